@@ -198,6 +198,14 @@ pub(crate) enum Found {
     Record(Box<InodeRecord>),
 }
 
+/// A name in a directory, and the inode that it leads to, or is said to lead to.
+#[derive(Clone, Copy, Debug)]
+struct NamedInode<'a> {
+    parent: Ino,
+    name: &'a [u8],
+    ino: Ino,
+}
+
 /// A check that is under way.
 pub(crate) struct Examination<'a> {
     store: &'a dyn MetadataStore,
@@ -271,7 +279,8 @@ impl<'a> Examination<'a> {
     /// comes back in the last round is left.
     pub(crate) fn run(
         &mut self,
-        (id, name): (u32, &'static str),
+        id: u32,
+        name: &'static str,
         check: fn(&mut Examination<'_>) -> Result<()>,
     ) -> Result<()> {
         const ROUNDS_MAX: u32 = 6;
@@ -319,25 +328,30 @@ impl<'a> Examination<'a> {
             Some(ino) if self.report.findings.len() < FINDINGS_MAX => Some(self.path_of(ino)?),
             _ => None,
         };
-        self.found_at(kind, (ino, path), detail, repair)
+        self.found_at(kind, ino, path, detail, repair)
     }
 
     /// Notes a finding about a name in a directory.
     fn found_name(
         &mut self,
         kind: &'static FindingKind,
-        (parent, name, ino): (Ino, &[u8], Ino),
+        place: NamedInode<'_>,
         detail: String,
         repair: Option<Batch>,
     ) -> Result<bool> {
-        let path = if self.report.findings.len() < FINDINGS_MAX { Some(self.path_in(parent, name)?) } else { None };
-        self.found_at(kind, (Some(ino), path), detail, repair)
+        let path = if self.report.findings.len() < FINDINGS_MAX {
+            Some(self.path_in(place.parent, place.name)?)
+        } else {
+            None
+        };
+        self.found_at(kind, Some(place.ino), path, detail, repair)
     }
 
     fn found_at(
         &mut self,
         kind: &'static FindingKind,
-        (ino, path): (Option<Ino>, Option<String>),
+        ino: Option<Ino>,
+        path: Option<String>,
         detail: String,
         repair: Option<Batch>,
     ) -> Result<bool> {

@@ -125,7 +125,8 @@ pub(crate) fn rebuild(
         object: scanned.object_max + 1 + NUMBERS_SKIPPED,
     };
     let root = source.volume;
-    let mut tree = tree::Tree::grow(&scanned.directories, (root.root_uid, root.root_gid, root.root_permissions));
+    let ownership = tree::Ownership { permissions: root.root_permissions, uid: root.root_uid, gid: root.root_gid };
+    let mut tree = tree::Tree::grow(&scanned.directories, ownership);
     tree.report(&mut findings);
     let groups = scan::group(&scanned.objects, &tree);
     meter.begin("comparing", groups.files.len() as u64);

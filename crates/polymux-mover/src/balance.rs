@@ -144,7 +144,7 @@ impl Mover {
             return Ok(Turn::Later);
         }
         self.data.ensure_size(&inode, file)?;
-        let Some(plan) = self.plan_for_readers((ino, file), &self.placement.context_of(&inode), queued, table) else {
+        let Some(plan) = self.plan_for_readers(ino, file, &self.placement.context_of(&inode), queued, table) else {
             return Ok(Turn::Over);
         };
         if plan.moves.iter().any(|moves| !at_rest.contains(&moves.to)) {
@@ -153,13 +153,7 @@ impl Mover {
         let (one_in, mut has_moves) = (plan.one_in, false);
         for NodeMoves { from, to, bundle } in plan.moves {
             let bytes = bundle.bytes;
-            let job = self.submit_move_off(
-                ino,
-                bundle.into_ranges(),
-                (from, to),
-                (MoveReason::Rebalance, MoverPace::Polite),
-                bytes,
-            );
+            let job = self.submit_move_off(ino, bundle, from, to, MoveReason::Rebalance, MoverPace::Polite);
             if job.is_some() {
                 note_coming(table, to.0, bytes);
                 self.volume.counters.bytes_moved_for_readers.fetch_add(bytes, Ordering::Relaxed);
@@ -176,7 +170,8 @@ impl Mover {
     /// How a file lies for its readers, as far as a sample of it tells; `None` where its layout is not to be changed, or not known.
     pub(super) fn plan_for_readers(
         &self,
-        (ino, file): (Ino, &FileState),
+        ino: Ino,
+        file: &FileState,
         context: &Context,
         queued: &QueuedFile,
         table: &TierTable,
@@ -212,7 +207,7 @@ impl Mover {
         }
         let queued = self.layout_queue.state.lock().file(ino);
         let Some(queued) = queued else { return self.explain_unknown_speeds(file) };
-        let plan = self.plan_for_readers((ino, file), context, &queued, &self.planning_table())?;
+        let plan = self.plan_for_readers(ino, file, context, &queued, &self.planning_table())?;
         let slowest = self.name_of_tier(TierId(plan.balance.slowest));
         let percent = plan.balance.time_then * 100 / plan.balance.time_now.max(1);
         let size = ByteSize(plan.bytes());

@@ -147,7 +147,7 @@ impl Mover {
             return ended_at_once(job, Outcome::Over);
         }
         let gaps = if is_whole && selection.leaves_nothing(&inode) { Gaps::None } else { Gaps::Follow };
-        let (part, outcome) = match self.begin_part(&inode, &taken, (selection, gaps)) {
+        let (part, outcome) = match self.begin_part(&inode, &taken, selection, gaps) {
             Ok(Beginning::Part(part)) => (Some(Part { pace: job.pace.clone(), ..*part }), None),
             Ok(Beginning::NothingToMove) => (None, Some(Outcome::Advanced)),
             Ok(Beginning::Busy) => (None, Some(Outcome::Again)),

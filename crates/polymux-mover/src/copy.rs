@@ -163,7 +163,7 @@ impl Mover {
             let filled = &buffer[..count];
             let (target, behind, gaps) = (part.target, part.behind.take(), part.gaps);
             self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
-                self.write_to_target((&target, gaps), to, position, filled)?;
+                self.write_to_target(&target, gaps, to, position, filled)?;
                 wait_for(to, behind);
                 Ok(())
             })?;
@@ -231,7 +231,8 @@ impl Mover {
 
     fn write_to_target(
         &self,
-        (target, gaps): (&ObjectEntry, Gaps),
+        target: &ObjectEntry,
+        gaps: Gaps,
         to: &TierHandle,
         position: u64,
         data: &[u8],
@@ -288,8 +289,7 @@ impl Mover {
                 (Some(Ok(())), ..) => Ok(()),
                 // Bytes of the file itself were among those that may be lost.
                 (synced, Some(slot), Some(written)) => {
-                    let object = (slot, part.target);
-                    Ok(self.data.note_synced(&part.inode, part.file(), object, Some(written), synced)?)
+                    Ok(self.data.note_synced(&part.inode, part.file(), slot, part.target, Some(written), synced)?)
                 }
                 (Some(Err(error)), ..) => Err(self.volume.tiers.by_id(part.target.tier)?.note_error(error).into()),
                 (None, ..) => Err(Interrupt::Offline(part.target.tier)),

@@ -165,9 +165,8 @@ impl Mover {
                 drain.bytes_total += bytes;
             }
             let destination = Destination::AwayFrom(tier);
-            submitted |= self
-                .submit_move(*ino, None, destination, (MoveReason::Drain, MoverPace::Polite), bytes.max(1))
-                .is_some();
+            submitted |=
+                self.submit_move(*ino, None, destination, MoveReason::Drain, MoverPace::Polite, bytes.max(1)).is_some();
         }
         if is_last {
             let looks_empty = drain.found == 0 && open == 0 && !self.volume.disowned.names(tier);

@@ -324,7 +324,8 @@ impl Mover {
         ino: Ino,
         ranges: Option<Vec<std::ops::Range<u64>>>,
         destination: Destination,
-        (reason, pace): (MoveReason, MoverPace),
+        reason: MoveReason,
+        pace: MoverPace,
         bytes: u64,
     ) -> Option<polymux_records::report::JobId> {
         let order = Order { ino, scope: scope_of(ranges), destination, leaves: None, reason, pace, bytes };

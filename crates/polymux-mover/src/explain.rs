@@ -88,7 +88,7 @@ impl Mover {
         let mut ranges: Vec<RangeExplanation> = Vec::new();
         for node in 0..nodes {
             for piece in pieces_of_node(file, node) {
-                let next = self.explain_piece(inode, file, (node, piece), context, &table);
+                let next = self.explain_piece(inode, file, node, piece, context, &table);
                 match ranges.last_mut() {
                     Some(last) if is_alike(last, &next) => join(last, &next),
                     _ => ranges.push(next),
@@ -156,7 +156,8 @@ impl Mover {
         &self,
         inode: &Inode,
         file: &FileState,
-        (node, piece): (u64, Piece),
+        node: u64,
+        piece: Piece,
         context: &Context,
         table: &polymux_policy::TierTable,
     ) -> RangeExplanation {
@@ -209,12 +210,12 @@ impl Mover {
         table: &polymux_policy::TierTable,
     ) -> Option<Worth> {
         let best = |worth: Vec<Worth>| worth.into_iter().min_by_key(|worth| worth.benefit.rank());
-        let sure = best(self.worth_of_moving(file, (piece, PieceIs::Here), &at_least(demand), context, table));
+        let sure = best(self.worth_of_moving(file, piece, PieceIs::Here, &at_least(demand), context, table));
         if sure.is_some_and(|sure| sure.benefit.pays_back_seconds.is_some()) {
             return sure;
         }
         let of_minute = Demand { random_reads_per_kilosecond: demand.lately_per_kilosecond(), ..*demand };
-        let mut likely = best(self.worth_of_moving(file, (piece, PieceIs::Here), &of_minute, context, table))?;
+        let mut likely = best(self.worth_of_moving(file, piece, PieceIs::Here, &of_minute, context, table))?;
         likely.benefit.is_overdue = sure.is_some_and(|sure| sure.benefit.is_overdue);
         Some(likely)
     }

@@ -119,10 +119,11 @@ impl Mover {
         let mut has_submitted = false;
         for ((ino, pair), bundle) in bundles {
             let bytes = bundle.bytes;
-            let reason = (MoveReason::Handover, MoverPace::TakesShare);
-            if self.submit_move_off(ino, bundle.into_ranges(), pair, reason, bytes).is_some() {
+            let (from, to) = pair;
+            let job = self.submit_move_off(ino, bundle, from, to, MoveReason::Handover, MoverPace::TakesShare);
+            if job.is_some() {
                 self.placement.tier_reads.note_handover(pair, HandoverOutcome::Begun, now);
-                self.placement.write_budget.charge(pair.1, bytes, self.placement.logical_clock.now());
+                self.placement.write_budget.charge(to, bytes, self.placement.logical_clock.now());
                 Counters::add(&self.volume.counters.bytes_handed_over, usize::try_from(bytes).unwrap_or(usize::MAX));
                 has_submitted = true;
             }
@@ -167,7 +168,7 @@ impl Mover {
                 if planned.has_node(key.0, key.1) {
                     continue;
                 }
-                match self.plan_handover(*key, demand, policy, table, &mut wanted) {
+                match self.plan_handover(key.0, key.1, demand, policy, table, &mut wanted) {
                     Ok(handover) => handovers.extend(handover),
                     Err(error) => self.pass_over(key.0, &error),
                 }
@@ -190,7 +191,8 @@ impl Mover {
 
     fn plan_handover(
         &self,
-        (ino, node): (Ino, u64),
+        ino: Ino,
+        node: u64,
         demand: &Demand,
         policy: Option<PolicyKind>,
         table: &mut TierTable,
@@ -218,7 +220,7 @@ impl Mover {
         // An excess that was handed over comes back at once; a range that moved up for its benefit has not paid back yet.
         let came_lately = moved_seconds_ago.is_some_and(|seconds| u64::from(seconds) < PAYS_BACK_SOON_SECONDS);
         if came_lately && goes == Direction::Down
-            || self.moves.is_handing_over(ino, (from, to))
+            || self.moves.is_handing_over(ino, from, to)
             || self.moves.is_promoting(ino, to)
         {
             return Ok(None);
@@ -231,7 +233,7 @@ impl Mover {
         let has_room = fill.fits_below(piece.bytes, if goes == Direction::Up { fill.high_mark } else { fill.low_mark });
         let evicted_per_second =
             (goes == Direction::Up && !has_room).then(|| self.placement.tier_reads.speed_of_moves(from));
-        if !self.handover_pays_back(piece, (to, evicted_per_second), demand) {
+        if !self.handover_pays_back(piece, to, evicted_per_second, demand) {
             return Ok(None);
         }
         if !has_room {
@@ -252,12 +254,7 @@ impl Mover {
 
     /// Whether the device time that the reads of a piece take on its tier, which is the limit, is soon more than that of moving it, and of evicting
     /// as much for it at so many bytes per second.
-    fn handover_pays_back(
-        &self,
-        piece: Piece,
-        (to, evicted_per_second): (TierId, Option<u64>),
-        demand: &Demand,
-    ) -> bool {
+    fn handover_pays_back(&self, piece: Piece, to: TierId, evicted_per_second: Option<u64>, demand: &Demand) -> bool {
         let relief = &self.placement.tier_reads;
         let Some(request_ns) = relief.small_read_ns(piece.tier) else { return false };
         let there_ns = relief.small_read_ns(to).unwrap_or(request_ns);

@@ -152,7 +152,8 @@ impl Mover {
         &self,
         inode: &Arc<Inode>,
         wanted: &[Range<u64>],
-        (selection, gaps): (Selection, Gaps),
+        selection: Selection,
+        gaps: Gaps,
     ) -> std::result::Result<Beginning, Interrupt> {
         let Some(file) = inode.file() else { return Ok(Beginning::NothingToMove) };
         self.data.ensure_size(inode, file)?;

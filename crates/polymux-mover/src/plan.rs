@@ -27,6 +27,15 @@ const HOT_PAGE: usize = 4096;
 const FILES_MAX: usize = 50;
 
 /// Moves of one file between two tiers for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FileMove {
+    reason: MoveReason,
+    from: TierId,
+    to: TierId,
+    ino: Ino,
+}
+
+/// The bytes that moves of a file add up to, and their benefit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     bytes: u64,
@@ -34,17 +43,17 @@ struct Sum {
     benefit: Benefit,
 }
 
-/// By reason, tiers and file.
-type Sums = BTreeMap<(MoveReason, TierId, TierId, Ino), Sum>;
+type Sums = BTreeMap<FileMove, Sum>;
 
-fn add(sums: &mut Sums, key: (MoveReason, TierId, TierId, Ino), bytes: u64) {
-    sums.entry(key).or_default().bytes += bytes;
+fn add(sums: &mut Sums, moved: FileMove, bytes: u64) {
+    sums.entry(moved).or_default().bytes += bytes;
 }
 
 /// Adds the moves that pay back at once to the other ones.
 fn note_relief(relief: &Planned, sums: &mut Sums) {
     for piece in &relief.pieces {
-        let sum = sums.entry((MoveReason::Promote, piece.from, piece.to, piece.ino)).or_default();
+        let moved = FileMove { reason: MoveReason::Promote, from: piece.from, to: piece.to, ino: piece.ino };
+        let sum = sums.entry(moved).or_default();
         sum.bytes += piece.bytes;
         sum.benefit = sum.benefit.or_better(piece.benefit);
     }
@@ -52,7 +61,7 @@ fn note_relief(relief: &Planned, sums: &mut Sums) {
 
 /// Notes the benefit of promotions that are on their way already, and would pay back at once.
 fn note_hurried(relief: &Planned, sums: &mut Sums) {
-    for ((reason, _, to, ino), sum) in sums {
+    for (FileMove { reason, to, ino, .. }, sum) in sums {
         let benefit = relief.hurried.get(to).and_then(|files| files.get(ino));
         if *reason == MoveReason::Promote && sum.benefit == Benefit::default() {
             sum.benefit = benefit.copied().unwrap_or_default();
@@ -71,11 +80,11 @@ impl Mover {
         let mut relief = self.plan_reliefs(Some(policy), &mut table);
         for PairPlan { pair: (from, to), handovers, .. } in self.plan_handovers(Some(policy), &mut relief, &mut table) {
             for Handover { ino, bytes, .. } in handovers {
-                add(&mut sums, (MoveReason::Handover, from, to, ino), bytes);
+                add(&mut sums, FileMove { reason: MoveReason::Handover, from, to, ino }, bytes);
             }
         }
         note_relief(&relief, &mut sums);
-        self.plan_all_promotions(policy, (&laid_out, &relief), &mut table, &mut sums);
+        self.plan_all_promotions(policy, &laid_out, &relief, &mut table, &mut sums);
         note_hurried(&relief, &mut sums);
         self.plan_all_evictions(policy, &relief, &table, &mut sums)?;
         let (open, ..) = self.moves.open_jobs(|_| true);
@@ -83,7 +92,7 @@ impl Mover {
         let mut by_benefit: Vec<_> = sums.iter().collect();
         by_benefit.sort_unstable_by_key(|(_, sum)| (sum.benefit.rank(), Reverse(sum.bytes)));
         let mut files = Vec::new();
-        for ((reason, _, to, ino), sum) in by_benefit.into_iter().take(FILES_MAX) {
+        for (FileMove { reason, to, ino, .. }, sum) in by_benefit.into_iter().take(FILES_MAX) {
             files.push(PlannedFile {
                 path: self.volume.path_of(*ino)?,
                 ino: *ino,
@@ -101,7 +110,8 @@ impl Mover {
     fn plan_all_promotions(
         &self,
         policy: PolicyKind,
-        (laid_out, relief): (&BTreeSet<Ino>, &Planned),
+        laid_out: &BTreeSet<Ino>,
+        relief: &Planned,
         table: &mut TierTable,
         sums: &mut Sums,
     ) {
@@ -120,7 +130,7 @@ impl Mover {
                 },
             );
             for (ino, node) in hot {
-                self.plan_one_promotion(policy, (ino, node), (table, &mut promotions), sums);
+                self.plan_one_promotion(policy, ino, node, table, &mut promotions, sums);
             }
         }
     }
@@ -136,11 +146,12 @@ impl Mover {
                 continue;
             }
             let context = self.context_for(&inode, Some(policy));
-            let Some(plan) = self.plan_for_readers((inode.ino, file), &context, &queued, table) else { continue };
+            let Some(plan) = self.plan_for_readers(inode.ino, file, &context, &queued, table) else { continue };
             for moves in &plan.moves {
                 let bytes = plan.bytes_of(moves);
                 note_coming(table, moves.to.0, bytes);
-                add(sums, (MoveReason::Rebalance, moves.from, moves.to, ino), bytes);
+                let (from, to) = (moves.from, moves.to);
+                add(sums, FileMove { reason: MoveReason::Rebalance, from, to, ino }, bytes);
                 laid_out.insert(ino);
             }
         }
@@ -150,16 +161,18 @@ impl Mover {
     fn plan_one_promotion(
         &self,
         policy: PolicyKind,
-        (ino, node): (Ino, u64),
-        (table, promotions): (&mut TierTable, &mut Promotions),
+        ino: Ino,
+        node: u64,
+        table: &mut TierTable,
+        promotions: &mut Promotions,
         sums: &mut Sums,
     ) {
         let Ok(inode) = self.volume.inode(ino) else { return };
-        match self.decide_promotion(&inode, node, Some(policy), (table, promotions)) {
+        match self.decide_promotion(&inode, node, Some(policy), table, promotions) {
             Ok(verdicts) => {
                 for verdict in verdicts {
                     if let Verdict::Promoted { from, to, bytes } = verdict {
-                        add(sums, (MoveReason::Promote, from, to, ino), bytes);
+                        add(sums, FileMove { reason: MoveReason::Promote, from, to, ino }, bytes);
                     }
                 }
             }
@@ -184,7 +197,7 @@ impl Mover {
             match self.wanted_by_rule(&inode, &context, table) {
                 Ok(Demand::Move { from, to, bytes }) => {
                     note_coming(table, to.0, bytes);
-                    add(sums, (MoveReason::Pin, from, to, ino), bytes);
+                    add(sums, FileMove { reason: MoveReason::Pin, from, to, ino }, bytes);
                 }
                 Ok(Demand::NoRoom { bytes }) => {
                     held_back.files += 1;
@@ -209,7 +222,7 @@ impl Mover {
                 Request { length: bytes.max(1), file_end: file.size().max(1), partial: true, except: Some(handle.id) };
             let Some(to) = self.tier_to_drain_to(inode, &request, handle.id) else { continue };
             note_coming(table, to.0, bytes);
-            add(sums, (MoveReason::Drain, handle.id, to, inode.ino), bytes);
+            add(sums, FileMove { reason: MoveReason::Drain, from: handle.id, to, ino: inode.ino }, bytes);
         }
     }
 
@@ -233,7 +246,7 @@ impl Mover {
                 Search::new(Some(policy), needed, room_wanted.or_else(|| self.placement.tier_reads.spared(tier, now)));
             while !self.search_piece(&mut search, tier, needed.bytes, table)? {}
             for ((ino, target), bundle) in self.choose_victims(tier, needed, &mut search, table) {
-                add(sums, (MoveReason::Demote, tier, target, ino), bundle.bytes);
+                add(sums, FileMove { reason: MoveReason::Demote, from: tier, to: target, ino }, bundle.bytes);
             }
         }
         Ok(())
@@ -241,7 +254,7 @@ impl Mover {
 
     fn sum_up(&self, sums: &Sums) -> Vec<PlannedMoves> {
         let mut kinds: BTreeMap<(MoveReason, TierId, TierId), (u64, u64)> = BTreeMap::new();
-        for ((reason, from, to, _), of_file) in sums {
+        for (FileMove { reason, from, to, .. }, of_file) in sums {
             let sum = kinds.entry((*reason, *from, *to)).or_default();
             sum.0 += 1;
             sum.1 += of_file.bytes;

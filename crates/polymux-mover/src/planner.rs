@@ -235,7 +235,7 @@ impl Mover {
         let Ok(inode) = self.volume.inode(ino) else { return Ok(false) };
         let context = self.placement.context_of(&inode);
         let Demand::Move { to, bytes, .. } = self.wanted_by_rule(&inode, &context, table)? else { return Ok(false) };
-        Ok(self.submit_move(ino, None, Destination::To(to), (MoveReason::Pin, MoverPace::Polite), bytes).is_some())
+        Ok(self.submit_move(ino, None, Destination::To(to), MoveReason::Pin, MoverPace::Polite, bytes).is_some())
     }
 
     /// The demand of a rule or pin on a file as a whole.

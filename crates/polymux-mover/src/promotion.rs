@@ -48,7 +48,8 @@ impl Mover {
         inode: &Inode,
         node: u64,
         policy: Option<PolicyKind>,
-        (table, promotions): (&mut TierTable, &mut Promotions),
+        table: &mut TierTable,
+        promotions: &mut Promotions,
     ) -> Result<Vec<Verdict>> {
         let mut verdicts = Vec::new();
         let Some(file) = inode.file() else { return Ok(verdicts) };
@@ -67,7 +68,7 @@ impl Mover {
             let to = TierId(decision.target);
             let is_whole = context.policy.granularity() == Granularity::File;
             let bytes = if is_whole { file.size() } else { piece.bytes };
-            if self.moves.is_handing_over(inode.ino, (piece.tier, to)) {
+            if self.moves.is_handing_over(inode.ino, piece.tier, to) {
                 verdicts.push(Verdict::Later);
                 continue;
             }
@@ -99,9 +100,9 @@ impl Mover {
             let decided = self
                 .volume
                 .inode(*ino)
-                .and_then(|inode| self.decide_promotion(&inode, *node, None, (&mut table, &mut promotions)));
+                .and_then(|inode| self.decide_promotion(&inode, *node, None, &mut table, &mut promotions));
             match decided {
-                Ok(verdicts) => verdicts.iter().for_each(|verdict| self.follow_up((*ino, *node), verdict, &table)),
+                Ok(verdicts) => verdicts.iter().for_each(|verdict| self.follow_up(*ino, *node, verdict, &table)),
                 Err(error) => {
                     // The others are planned all the same; this one is looked at again when it is used again.
                     self.pass_over(*ino, &error);
@@ -112,7 +113,7 @@ impl Mover {
         let mut has_submitted = false;
         for ((ino, tier), bundle) in promotions {
             let nodes = bundle.nodes();
-            if self.submit_promotion((ino, tier), bundle, MoverPace::Polite) {
+            if self.submit_promotion(ino, tier, bundle, MoverPace::Polite) {
                 has_submitted = true;
             } else {
                 // Other ranges of the file are on their way there, and one job of a kind is enough at a time.
@@ -124,7 +125,7 @@ impl Mover {
     }
 
     /// What is not promoted in this step is considered again at its next use.
-    fn follow_up(&self, (ino, node): (Ino, u64), verdict: &Verdict, table: &TierTable) {
+    fn follow_up(&self, ino: Ino, node: u64, verdict: &Verdict, table: &TierTable) {
         match verdict {
             Verdict::Promoted { .. } => return,
             Verdict::Stays(tier) => self.wish_for_victims(*tier, table),
@@ -134,10 +135,11 @@ impl Mover {
     }
 
     /// Submits a promotion, and charges it to the write budget of its tier. Returns whether it was accepted.
-    pub(super) fn submit_promotion(&self, (ino, tier): (Ino, TierId), bundle: Bundle, pace: MoverPace) -> bool {
+    pub(super) fn submit_promotion(&self, ino: Ino, tier: TierId, bundle: Bundle, pace: MoverPace) -> bool {
         let bytes = bundle.bytes;
-        let reason = (MoveReason::Promote, pace);
-        let is_taken = self.submit_move(ino, bundle.into_ranges(), Destination::To(tier), reason, bytes).is_some();
+        let destination = Destination::To(tier);
+        let job = self.submit_move(ino, bundle.into_ranges(), destination, MoveReason::Promote, pace, bytes);
+        let is_taken = job.is_some();
         if is_taken {
             self.placement.write_budget.charge(tier, bytes, self.placement.logical_clock.now());
         }

@@ -543,7 +543,7 @@ impl MoveQueue {
     }
 
     /// Whether ranges of a file are being handed over from one tier to another.
-    pub(super) fn is_handing_over(&self, ino: Ino, (from, to): (TierId, TierId)) -> bool {
+    pub(super) fn is_handing_over(&self, ino: Ino, from: TierId, to: TierId) -> bool {
         self.state.lock().wanted.contains(&(ino, Some(from), to, true, MoveReason::Handover))
     }
 

@@ -160,7 +160,7 @@ struct Rest<'a> {
 
 /// Adds the space that a piece with this demand wants on a tier, within its write budget. A range that is only overdue, and read less
 /// than [`READS_FOR_ROOM_MIN`] times a minute, only comes into free space: it would keep nearly everything from leaving for the others.
-fn want_room(worth: &Worth, (bytes, demand): (u64, &Demand), table: &TierTable, planned: &mut Planned) {
+fn want_room(worth: &Worth, bytes: u64, demand: &Demand, table: &TierTable, planned: &mut Planned) {
     if !worth.benefit.is_soon() && demand.lately_reads < READS_FOR_ROOM_MIN {
         return;
     }
@@ -266,7 +266,7 @@ impl Mover {
         let mut has_submitted = false;
         for ((ino, tier), bundle) in bundles {
             let bytes = bundle.bytes;
-            if self.submit_promotion((ino, tier), bundle, MoverPace::TakesShare) {
+            if self.submit_promotion(ino, tier, bundle, MoverPace::TakesShare) {
                 Counters::add(
                     &self.volume.counters.bytes_promoted_at_once,
                     usize::try_from(bytes).unwrap_or(usize::MAX),
@@ -285,7 +285,7 @@ impl Mover {
             return planned;
         }
         for ((ino, node), demand) in self.placement.heat.demand.busiest(LOCATED_MAX) {
-            if let Err(error) = self.plan_relief((ino, node), &demand, policy, table, &mut planned) {
+            if let Err(error) = self.plan_relief(ino, node, &demand, policy, table, &mut planned) {
                 self.pass_over(ino, &error);
             }
         }
@@ -295,7 +295,8 @@ impl Mover {
 
     fn plan_relief(
         &self,
-        (ino, node): (Ino, u64),
+        ino: Ino,
+        node: u64,
         demand: &Demand,
         policy: Option<PolicyKind>,
         table: &mut TierTable,
@@ -312,7 +313,7 @@ impl Mover {
         let now = self.volume.clock.elapsed();
         let mut may_move = false;
         for piece in pieces_of_node(file, node) {
-            let worth = self.worth_of_moving(file, (piece, PieceIs::Here), &at_least(demand), &context, table);
+            let worth = self.worth_of_moving(file, piece, PieceIs::Here, &at_least(demand), &context, table);
             let own = in_order_of(&context, table).position(piece.tier.0);
             may_move |= own.is_some_and(|own| own > 0);
             let hurries = || worth.iter().filter(|worth| worth.is_worth_hurrying());
@@ -330,7 +331,7 @@ impl Mover {
                 }
                 planned.hurried.entry(to).or_default();
             } else {
-                want_room(&worth, (piece.bytes, demand), table, planned);
+                want_room(&worth, piece.bytes, demand, table, planned);
             }
         }
         if !may_move {
@@ -353,7 +354,7 @@ impl Mover {
             let all = Piece { bytes: bytes + piece.bytes, ..piece };
             // The first ones are in the table already, so that some space is left for others.
             let pays = |worth: &&Worth| worth.target == first.to && worth.has_room && worth.benefit.is_soon();
-            let worth = self.worth_of_moving(file, (all, PieceIs::Here), &at_least(rest.demand), rest.context, table);
+            let worth = self.worth_of_moving(file, all, PieceIs::Here, &at_least(rest.demand), rest.context, table);
             let Some(Worth { benefit, .. }) = worth.iter().find(pays).copied() else { break };
             bytes = all.bytes;
             planned.add(PieceUp { node, bytes: piece.bytes, benefit, ..first }, table);
@@ -365,7 +366,8 @@ impl Mover {
     pub(super) fn worth_of_moving(
         &self,
         file: &FileState,
-        (piece, piece_is): (Piece, PieceIs),
+        piece: Piece,
+        piece_is: PieceIs,
         demand: &Demand,
         context: &Context,
         table: &TierTable,
@@ -415,14 +417,15 @@ impl Mover {
     pub(super) fn pays_back_on(
         &self,
         tier: TierId,
-        (file, piece): (&FileState, Piece),
+        file: &FileState,
+        piece: Piece,
         demand: &Demand,
         context: &Context,
         table: &TierTable,
     ) -> bool {
         let table = || after_leaving(table, tier.0, piece.bytes);
         demand.random_reads_per_kilosecond > 0
-            && self.benefit_there(tier, (file, piece), demand, context, &table()).is_some_and(Benefit::is_soon)
+            && self.benefit_there(tier, file, piece, demand, context, &table()).is_some_and(Benefit::is_soon)
     }
 
     /// Whether a piece that lay on another tier would have cost that, in the minutes for which reads are remembered, as much as the move back, if
@@ -430,7 +433,8 @@ impl Mover {
     pub(super) fn would_return(
         &self,
         tier: TierId,
-        (file, piece): (&FileState, Piece),
+        file: &FileState,
+        piece: Piece,
         demand: &Demand,
         context: &Context,
         table: &TierTable,
@@ -444,7 +448,7 @@ impl Mover {
         };
         served_reads > 0
             && self
-                .benefit_there(tier, (file, piece), &to_come, context, &table())
+                .benefit_there(tier, file, piece, &to_come, context, &table())
                 .is_some_and(|benefit| benefit.is_overdue)
     }
 
@@ -452,12 +456,13 @@ impl Mover {
     fn benefit_there(
         &self,
         tier: TierId,
-        (file, piece): (&FileState, Piece),
+        file: &FileState,
+        piece: Piece,
         demand: &Demand,
         context: &Context,
         table: &TierTable,
     ) -> Option<Benefit> {
-        let worth = self.worth_of_moving(file, (piece, PieceIs::There), &at_least(demand), context, table);
+        let worth = self.worth_of_moving(file, piece, PieceIs::There, &at_least(demand), context, table);
         worth.into_iter().find(|worth| worth.target == tier).map(|worth| worth.benefit)
     }
 

@@ -46,7 +46,8 @@ impl Mover {
             ino,
             ranges,
             Destination::To(handle.id),
-            (MoveReason::User, MoverPace::Polite),
+            MoveReason::User,
+            MoverPace::Polite,
             bytes.max(1),
         );
         Ok(submitted.expect("what people ask for is always taken in"))

@@ -247,8 +247,7 @@ impl Mover {
             let bytes = bundle.bytes;
             let pace = if wanted > 0 { MoverPace::TakesShare } else { MoverPace::Polite };
             wanted = wanted.saturating_sub(bytes);
-            let job =
-                self.submit_move_off(ino, bundle.into_ranges(), (tier, target), (MoveReason::Demote, pace), bytes);
+            let job = self.submit_move_off(ino, bundle, tier, target, MoveReason::Demote, pace);
             has_submitted |= job.is_some();
         }
         has_submitted
@@ -301,13 +300,13 @@ impl Mover {
             let came_lately = || u64::from(facts.moved_seconds_ago) < PAYS_BACK_SOON_SECONDS;
             let from_there = Piece { tier: TierId(eviction.target), bytes };
             let comes_back =
-                || keeps_what_pays(wanted) && self.pays_back_on(tier, (file, from_there), &demand, &context, table);
+                || keeps_what_pays(wanted) && self.pays_back_on(tier, file, from_there, &demand, &context, table);
             if self.placement.promotes_promptly(context.policy) && (came_lately() || comes_back()) {
                 search.may_find_soon |= came_lately();
                 continue;
             }
             let returns = self.placement.promotes_promptly(context.policy)
-                && self.would_return(tier, (file, from_there), &demand, &context, table);
+                && self.would_return(tier, file, from_there, &demand, &context, table);
             if returns && search.keeps_returning {
                 continue;
             }
@@ -380,12 +379,14 @@ impl Mover {
     pub(super) fn submit_move_off(
         &self,
         ino: Ino,
-        ranges: Option<Vec<std::ops::Range<u64>>>,
-        (from, to): (TierId, TierId),
-        (reason, pace): (MoveReason, MoverPace),
-        bytes: u64,
+        bundle: Bundle,
+        from: TierId,
+        to: TierId,
+        reason: MoveReason,
+        pace: MoverPace,
     ) -> Option<JobId> {
-        let scope = super::driver::scope_of(ranges);
+        let bytes = bundle.bytes;
+        let scope = super::driver::scope_of(bundle.into_ranges());
         let now = self.volume.clock.elapsed();
         self.moves.submit(
             super::queue::Order {

@@ -73,7 +73,8 @@ pub struct Volume {
 impl Volume {
     /// A volume whose records and tiers were checked.
     pub fn new(
-        (id, name): (VolumeId, String),
+        id: VolumeId,
+        name: String,
         options: MountOptions,
         clock: Arc<dyn Clock>,
         metadata: Metadata,

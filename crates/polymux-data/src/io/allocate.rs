@@ -182,7 +182,7 @@ impl DataPath {
             return Ok(());
         }
         let mut position = start.max(inside);
-        if self.reserve_spread((inode, file), position, end)? == SpreadReservation::Made {
+        if self.reserve_spread(inode, file, position, end)? == SpreadReservation::Made {
             return Ok(());
         }
         while position < end {
@@ -348,7 +348,7 @@ impl DataPath {
                 .by_id(tier)?
                 .run(|tier| tier.punch(reference_of(&entry), position, length))
                 .and_then(|()| self.reserve_on(file, slot, &entry, position, part_end))
-                .and_then(|()| self.commit_relocation(inode, file, (blocks.start, blocks.end), &claim, Some(*owner)));
+                .and_then(|()| self.commit_relocation(inode, file, blocks, &claim, Some(*owner)));
             if let Err(error) = placed {
                 self.volume.disowned.add(&[claim], inode.last_sequence());
                 return Err(error);

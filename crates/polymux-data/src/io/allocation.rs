@@ -86,25 +86,26 @@ impl DataPath {
         // Before the objects are asked: their answers do not cover bytes that are synced or freed meanwhile.
         let quality = self.quality_of_answers(inode, file, &objects);
         let answers = self.ask_objects(file, &objects);
-        self.take_answers(inode, file, &answers, (objects.len(), quality));
+        self.take_answers(inode, file, &answers, objects.len(), quality);
         answers.iter().map(|answer| answer.blocks).sum()
     }
 
-    /// Takes over the answers of objects since `begin_asking`.
+    /// Takes over the answers of objects since `begin_asking`; `asked_count` objects were asked.
     pub(super) fn take_answers(
         &self,
         inode: &Inode,
         file: &FileState,
         answers: &[Answer],
-        (objects, quality): (usize, Quality),
+        asked_count: usize,
+        quality: Quality,
     ) {
-        if answers.len() < objects {
+        if answers.len() < asked_count {
             return file.allocation.give_up_asking();
         }
         let differs = {
             let mut layout = file.layout.write();
             let size = file.size();
-            file.allocation.end_asking(&mut layout, answers, (size, quality))
+            file.allocation.end_asking(&mut layout, answers, size, quality)
         };
         if differs && !self.volume.is_read_only() {
             // It follows with the next record, which the flush interval brings.

@@ -18,9 +18,8 @@ use polymux_records::error::{ErrorKind, Result};
 use polymux_records::report::LostFile;
 use polymux_records::store::ObjectEntry;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{Errno, Ino, TierId};
+use polymux_types::{Errno, TierId};
 use polymux_volume::inode::{FileState, Inode, Layout, reference_of};
-use polymux_volume::transaction::Transaction;
 
 use super::layout_change::Company;
 use super::{block_after, start_of};
@@ -191,7 +190,8 @@ impl DataPath {
                 file.sizes.bytes.store(loss.size, Ordering::Release);
             }
             let heir = heir.filter(|_| takes_heir);
-            drop_lost_object(file, transaction, (inode.ino, layout), (lost, &kept), (heir, loss.size));
+            let change = drop_lost_object(file, layout, lost, &kept, heir, loss.size);
+            transaction.put_map_change(inode.ino, layout, &change);
             loss.ranges.iter().for_each(|(start, end)| layout.damage(*start, *end));
             Ok(takes_heir)
         })?;
@@ -205,14 +205,15 @@ impl DataPath {
     }
 }
 
-/// The layout without a lost object. `size` is that of the file from now on.
+/// Takes a lost object out of the layout. `size` is that of the file from now on. Returns the change of the map, which is to be logged.
 fn drop_lost_object(
     file: &FileState,
-    transaction: &mut Transaction,
-    (ino, layout): (Ino, &mut Layout),
-    (lost, kept): (u8, &[(u8, ObjectEntry)]),
-    (heir, size): (Option<&ObjectEntry>, u64),
-) {
+    layout: &mut Layout,
+    lost: u8,
+    kept: &[(u8, ObjectEntry)],
+    heir: Option<&ObjectEntry>,
+    size: u64,
+) -> MapChange {
     let was_extender = layout.extender().is_none_or(|(slot, _)| slot == lost);
     let change = if kept.is_empty() {
         let change = layout.map.clear();
@@ -223,19 +224,20 @@ fn drop_lost_object(
         file.durability.unsynced.lock().clear();
         change
     } else {
-        give_away_lost_blocks(file, layout, (lost, kept), size)
+        give_away_lost_blocks(file, layout, lost, kept, size)
     };
     if was_extender {
         layout.size_floor = size;
         layout.extenders = 0;
     }
-    transaction.put_map_change(ino, layout, &change);
+    change
 }
 
 fn give_away_lost_blocks(
     file: &FileState,
     layout: &mut Layout,
-    (lost, kept): (u8, &[(u8, ObjectEntry)]),
+    lost: u8,
+    kept: &[(u8, ObjectEntry)],
     size: u64,
 ) -> MapChange {
     let is_kept = |slot: &u8| kept.iter().any(|(of, _)| of == slot);

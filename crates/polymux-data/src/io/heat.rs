@@ -13,7 +13,7 @@ const SMALL_READ_MAX: usize = 64 << 10;
 
 impl DataPath {
     /// Notes a read and the bytes of it that devices served.
-    pub(super) fn note_read(&self, inode: &Inode, (offset, length): (u64, usize), from_devices: u64, ahead: Ahead) {
+    pub(super) fn note_read(&self, inode: &Inode, offset: u64, length: usize, from_devices: u64, ahead: Ahead) {
         let Some(pattern) = self.note_access(inode, AccessKind::Read, offset, length) else { return };
         if ahead == Ahead::File {
             self.read_uses.note(inode.ino, pattern, length as u64);

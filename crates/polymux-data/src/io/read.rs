@@ -111,12 +111,13 @@ impl DataPath {
         file: &FileState,
         offset: u64,
         buffer: &mut [u8],
-        how: (Wait, Keeper),
+        wait: Wait,
+        keeper: Keeper,
     ) -> Result<usize> {
-        match self.read_parts(inode, file, offset, buffer, how) {
+        match self.read_parts(inode, file, offset, buffer, wait, keeper) {
             Err(error) if is_object_short(&error) => {
                 self.note_short_objects(inode, file)?;
-                self.read_parts(inode, file, offset, buffer, how)
+                self.read_parts(inode, file, offset, buffer, wait, keeper)
             }
             outcome => outcome,
         }
@@ -128,7 +129,8 @@ impl DataPath {
         file: &FileState,
         offset: u64,
         buffer: &mut [u8],
-        (wait, keeper): (Wait, Keeper),
+        wait: Wait,
+        keeper: Keeper,
     ) -> Result<usize> {
         self.ensure_size(inode, file)?;
         for _ in 0..ATTEMPTS_MAX {
@@ -155,8 +157,8 @@ impl DataPath {
                 if let Ok((count, from_devices)) = &outcome {
                     // A read that must not wait is noted, and asks for nothing ahead.
                     let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
-                    self.read_ahead_of_stream(inode.ino, file, (offset, plan.end - offset), window);
-                    self.note_read(inode, (offset, *count), *from_devices, ahead);
+                    self.read_ahead_of_stream(inode.ino, file, offset, plan.end - offset, window);
+                    self.note_read(inode, offset, *count, *from_devices, ahead);
                 }
                 return outcome.map(|(count, _)| count);
             }

@@ -54,7 +54,8 @@ impl DataPath {
         &self,
         ino: Ino,
         file: &FileState,
-        (offset, length): (u64, u64),
+        offset: u64,
+        length: u64,
         window_bytes: Option<u64>,
     ) {
         let Some(window_bytes) = window_bytes else { return };

@@ -74,7 +74,7 @@ impl DataPath {
         }
         file.sizes.bytes.store(size, Ordering::Release);
         if self.volume.size_recovery.after_unclean_stop.load(Ordering::Acquire) && !self.volume.is_read_only() {
-            self.cut_objects_to(inode, file, &objects, (extender.map(|(slot, _)| slot), size))?;
+            self.cut_objects_to(inode, file, &objects, extender.map(|(slot, _)| slot), size)?;
             self.forget_damage_beyond(inode, file, size);
         }
         file.sizes.is_known.store(true, Ordering::Release);
@@ -186,7 +186,8 @@ impl DataPath {
         inode: &Inode,
         file: &FileState,
         objects: &[ObjectEntry],
-        (extender, size): (Option<u8>, u64),
+        extender: Option<u8>,
+        size: u64,
     ) -> Result<()> {
         if is_planted(PlantedFault::GhostsNotCut) {
             return Ok(());
@@ -215,7 +216,7 @@ impl DataPath {
             answers.extend(left.map(|stat| answer_of(file, entry, &stat, is_durable)));
         }
         // Objects that were left out, or cut, are asked when a caller needs the numbers.
-        self.take_answers(inode, file, &answers, (objects.len(), quality));
+        self.take_answers(inode, file, &answers, objects.len(), quality);
         Ok(())
     }
 

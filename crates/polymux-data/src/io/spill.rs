@@ -169,9 +169,9 @@ impl DataPath {
         }
         let entry = self.ensure_object(inode, file, tier)?;
         let claim = self.claim_range(inode, &entry, first..last)?;
-        let copied = self.copy_for_relocation(inode, file, (first, last), &entry, old, (position, data));
+        let copied = self.copy_for_relocation(inode, file, &entry, old, position, data);
         let owned_end = if is_last { END } else { last };
-        let switched = copied.and_then(|()| self.commit_relocation(inode, file, (first, owned_end), &claim, old));
+        let switched = copied.and_then(|()| self.commit_relocation(inode, file, first..owned_end, &claim, old));
         if let Err(error) = switched {
             // No block maps there: the written bytes are a copy that no file owns.
             self.volume.disowned.add(&[claim], inode.last_sequence());
@@ -183,17 +183,19 @@ impl DataPath {
         Ok(data.len())
     }
 
-    /// Writes whole blocks, old bytes and new ones, and makes them durable.
+    /// Writes the whole blocks that `data` lies in, old bytes and new ones, and makes them durable.
     fn copy_for_relocation(
         &self,
         inode: &Inode,
         file: &FileState,
-        (first, last): (u64, u64),
         entry: &ObjectEntry,
         old: Option<ObjectEntry>,
-        (position, data): (u64, &[u8]),
+        position: u64,
+        data: &[u8],
     ) -> Result<()> {
-        let content_end = start_of(last).min(file.size().max(position + data.len() as u64));
+        let data_end = position + data.len() as u64;
+        let (first, last) = (block_of(position), block_after(data_end));
+        let content_end = start_of(last).min(file.size().max(data_end));
         let mut content = vec![0; usize::try_from(content_end - start_of(first)).expect("two MiB fit")];
         if let Some(old) = &old {
             self.read_part(old, start_of(first), &mut content, How::own())?;
@@ -234,17 +236,16 @@ impl DataPath {
         &self,
         inode: &Inode,
         file: &FileState,
-        blocks: (u64, u64),
+        blocks: std::ops::Range<u64>,
         claim: &DisownedRecord,
         old: Option<ObjectEntry>,
     ) -> Result<()> {
-        let (first, last) = blocks;
-        let disowned = old.map(|old| pending_free_of_blocks(&old, first..last));
+        let disowned = old.map(|old| pending_free_of_blocks(&old, blocks.clone()));
         self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(claim.tier)?;
-            file.nodes.mark_map_changed(first..last);
-            let change = layout.map.assign(first, last, Owner::Slot(slot));
-            if last == END {
+            file.nodes.mark_map_changed(blocks.clone());
+            let change = layout.map.assign(blocks.start, blocks.end, Owner::Slot(slot));
+            if blocks.end == END {
                 layout.extenders = 1 << claim.tier.0;
             }
             transaction.put_map_change(inode.ino, layout, &change);

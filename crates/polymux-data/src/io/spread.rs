@@ -106,7 +106,8 @@ impl DataPath {
     /// Waits until a tier has space for the range that a write begins. Called with no lock held.
     pub(super) fn wait_before_growth(
         &self,
-        (inode, file): (&Inode, &FileState),
+        inode: &Inode,
+        file: &FileState,
         offset: u64,
         length: usize,
         stream: StreamId,
@@ -118,7 +119,7 @@ impl DataPath {
         }
         let context = self.placement.context_of(inode);
         let mut tiers = if context.policy.spreads_by_load() {
-            self.next_tier_of_growth((inode, file), &context, offset).into_iter().collect()
+            self.next_tier_of_growth(inode, file, &context, offset).into_iter().collect()
         } else if file.spreading.is_spread.load(Ordering::Relaxed) {
             self.tiers_to_spread_to(&context)
         } else {
@@ -140,7 +141,8 @@ impl DataPath {
     /// one would help, so that there is nothing to wait for.
     fn next_tier_of_growth(
         &self,
-        (inode, file): (&Inode, &FileState),
+        inode: &Inode,
+        file: &FileState,
         context: &Context,
         offset: u64,
     ) -> Option<Arc<TierHandle>> {

@@ -32,7 +32,7 @@ impl DataPath {
         let written = file.take_unsynced(slot);
         let handle = self.volume.tiers.by_id(entry.tier)?;
         let outcome = handle.present().map(|tier| tier.sync(reference_of(entry)));
-        self.note_synced(inode, file, (slot, *entry), written, outcome)
+        self.note_synced(inode, file, slot, *entry, written, outcome)
     }
 
     /// Takes the result of the sync of one object, `None` if its tier is missing; a failure is recorded. Called with the sync
@@ -41,7 +41,8 @@ impl DataPath {
         &self,
         inode: &Inode,
         file: &FileState,
-        (slot, entry): (u8, ObjectEntry),
+        slot: u8,
+        entry: ObjectEntry,
         written: Option<(u64, u64)>,
         outcome: Option<std::result::Result<(), TierError>>,
     ) -> Result<()> {
@@ -181,7 +182,7 @@ impl DataPath {
             let target = SyncTarget::Object(reference_of(&entry));
             let handle = self.volume.tiers.by_id(entry.tier)?;
             let begin = |tier| self.sync_pool.begin_holding(tier, target, handle.clone().waited_for());
-            pending.push(((slot, entry), written, handle.shared().map(begin)));
+            pending.push((slot, entry, written, handle.shared().map(begin)));
         }
         let mut outcome = match &own {
             Some(entry) => {
@@ -190,9 +191,9 @@ impl DataPath {
             }
             None => self.volume.flush_inode(inode),
         };
-        for (object, written, sync) in pending {
+        for (slot, entry, written, sync) in pending {
             let synced = sync.map(PendingSync::wait);
-            outcome = join(outcome, self.note_synced(inode, file, object, written, synced));
+            outcome = join(outcome, self.note_synced(inode, file, slot, entry, written, synced));
         }
         drop(gate);
         outcome

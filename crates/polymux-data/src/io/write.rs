@@ -83,7 +83,7 @@ impl DataPath {
             let wait = patience(request.wait, written);
             if wait == Wait::Allowed {
                 let length = request.data.len() - written;
-                self.wait_before_growth((inode, file), offset + written as u64, length, request.stream);
+                self.wait_before_growth(inode, file, offset + written as u64, length, request.stream);
             }
             let shared = lock_shared(file, wait)?;
             drop(turn.take());
@@ -156,7 +156,7 @@ impl DataPath {
         }
         while *written < data.len() {
             let position = offset + *written as u64;
-            let rest = match self.place_growth((inode, file), position, &data[*written..], stream)? {
+            let rest = match self.place_growth(inode, file, position, &data[*written..], stream)? {
                 Placed::In(rest) => rest,
                 Placed::AfterMove => return Ok(Pass::Again(Obstacle::Move)),
             };
@@ -272,7 +272,7 @@ impl DataPath {
         self.wait_for_switch(file, entry.tier, written_end, wait)?;
         file.note_unsynced(slot, position, written_end);
         let _changing = file.allocation.changing();
-        self.make_room_for_growth(file, &handle, entry, (position, written_end), wait)?;
+        self.make_room_for_growth(file, &handle, entry, position, written_end, wait)?;
         let count = handle.transfer(
             Direction::Write,
             |count| *count,

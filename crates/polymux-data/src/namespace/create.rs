@@ -90,12 +90,12 @@ impl Namespace {
         self.volume.check_access(caller, &directory, WRITE)?;
         self.volume.check_metadata_room()?;
         let now = self.volume.now();
-        let prepared = self.prepare(caller, &directory, new, permissions, (1, now))?;
+        let prepared = self.prepare(caller, &directory, new, permissions, 1, now)?;
         // In the table before the record can be found, so that no thread loads a second copy.
         self.volume.inodes.insert(prepared.inode.clone());
         let made = self.volume.transact(&[&directory, &prepared.inode], |transaction| {
             let kind = new.kind();
-            transaction.add_name((parent, &mut *state), name, prepared.inode.ino, kind);
+            transaction.add_name(parent, &mut state, name, prepared.inode.ino, kind);
             note_entry_change(&directory, i64::from(kind == FileKind::Directory), now);
             put_new(transaction, &prepared);
             let links = if kind == FileKind::Directory { LinkChange::Changed } else { LinkChange::Same };
@@ -121,7 +121,7 @@ impl Namespace {
         check_not_immutable(&directory)?;
         self.volume.check_access(caller, &directory, WRITE | EXECUTE)?;
         self.volume.check_metadata_room()?;
-        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, (0, self.volume.now()))?;
+        let prepared = self.prepare(caller, &directory, &NewInode::Regular, permissions, 0, self.volume.now())?;
         self.volume.transact(&[&prepared.inode], |transaction| {
             put_new(transaction, &prepared);
             transaction.batch.put(keys::orphan(prepared.inode.ino), []);
@@ -140,7 +140,8 @@ impl Namespace {
         directory: &Inode,
         new: &NewInode<'_>,
         permissions: u32,
-        (names, now): (u32, Timestamp),
+        names: u32,
+        now: Timestamp,
     ) -> Result<Prepared> {
         let kind = new.kind();
         let above = directory.common.read().clone();
@@ -148,11 +149,8 @@ impl Namespace {
         let gid = if inherits_group { above.gid } else { caller.gid };
         let mut permissions = permissions & 0o7777;
         let mut acls: Vec<(&'static [u8], Vec<u8>)> = Vec::new();
-        let default = if above.has_default_acl && kind != FileKind::Symlink {
-            self.volume.metadata.xattr(directory.ino, DEFAULT_ACL)?
-        } else {
-            None
-        };
+        let inherits_acl = above.has_default_acl && kind != FileKind::Symlink;
+        let default = if inherits_acl { self.volume.metadata.xattr(directory.ino, DEFAULT_ACL)? } else { None };
         match default {
             Some(value) => {
                 let damaged =

@@ -46,7 +46,7 @@ impl Namespace {
         let now = self.volume.now();
         let loss = self.volume.transact(&[&directory, &inode], |transaction| {
             let xattrs = self.data.xattrs_to_delete(&inode)?;
-            transaction.remove_name((parent, &mut *state), name, &dirent);
+            transaction.remove_name(parent, &mut state, name, &dirent);
             note_entry_change(&directory, 0, now);
             let loss = self.drop_name(transaction, &inode, None, &xattrs, now);
             self.put_names_changed(transaction, &directory, &mut state, LinkChange::Same);
@@ -123,7 +123,7 @@ impl Namespace {
         let now = self.volume.now();
         let loss = self.volume.transact(&[&directory, &inode], |transaction| {
             let xattrs = self.data.xattrs_to_delete(&inode)?;
-            transaction.remove_name((parent, &mut *state), name, &dirent);
+            transaction.remove_name(parent, &mut state, name, &dirent);
             note_entry_change(&directory, -1, now);
             let loss = self.drop_name(transaction, &inode, Some(&child), &xattrs, now);
             self.put_names_changed(transaction, &directory, &mut state, LinkChange::Changed);

@@ -56,7 +56,7 @@ impl Namespace {
                 common.links += 1;
                 common.changed = now;
             }
-            transaction.add_name((parent, &mut *state), name, inode.ino, inode.kind);
+            transaction.add_name(parent, &mut state, name, inode.ino, inode.kind);
             note_entry_change(&directory, 0, now);
             transaction.put_inode(&inode);
             self.put_names_changed(transaction, &directory, &mut state, LinkChange::Same);

@@ -121,7 +121,7 @@ impl Namespace {
             return Ok(Some(found.inode));
         }
         let whiteout = match mode.leaves_whiteout() {
-            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, (1, self.volume.now()))?),
+            true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, 1, self.volume.now())?),
             false => None,
         };
         if let Some(whiteout) = &whiteout {
@@ -250,9 +250,9 @@ impl Namespace {
                 Some(replaced) => self.data.xattrs_to_delete(&replaced.inode)?,
                 None => Vec::new(),
             };
-            transaction.remove_name((source.directory.ino, &mut locked.source), source.name, &found.dirent);
+            transaction.remove_name(source.directory.ino, &mut locked.source, source.name, &found.dirent);
             let loss = replaced.map(|replaced| {
-                transaction.remove_name((target.directory.ino, locked.target()), target.name, &replaced.dirent);
+                transaction.remove_name(target.directory.ino, locked.target(), target.name, &replaced.dirent);
                 self.drop_name(transaction, &replaced.inode, emptied.as_deref(), &xattrs, now)
             });
             put_new_names(transaction, source, target, locked, replacement);
@@ -262,7 +262,7 @@ impl Namespace {
             if emptied.is_some() {
                 note_entry_change(target.directory, -1, now);
             }
-            put_moved(transaction, target.directory.ino, (&found.inode, moved.as_deref()), now);
+            put_moved(transaction, target.directory.ino, &found.inode, moved.as_deref(), now);
             self.put_renamed(transaction, &found.inode);
             let changes_links = emptied.is_some() || moves_directory != 0 && crosses;
             let links = if changes_links { LinkChange::Changed } else { LinkChange::Same };
@@ -304,8 +304,8 @@ impl Namespace {
             let gain = i64::from(found.inode.is_directory()) - i64::from(other.inode.is_directory());
             note_entry_change(source.directory, if crosses { -gain } else { 0 }, now);
             note_entry_change(target.directory, if crosses { gain } else { 0 }, now);
-            put_moved(transaction, target_ino, (&found.inode, found_state.as_deref()), now);
-            put_moved(transaction, source_ino, (&other.inode, other_state.as_deref()), now);
+            put_moved(transaction, target_ino, &found.inode, found_state.as_deref(), now);
+            put_moved(transaction, source_ino, &other.inode, other_state.as_deref(), now);
             self.put_renamed(transaction, &found.inode);
             self.put_renamed(transaction, &other.inode);
             let links = if crosses && gain != 0 { LinkChange::Changed } else { LinkChange::Same };
@@ -353,16 +353,16 @@ fn put_new_names(
     let Replacement { found, replaced, whiteout } = *replacement;
     let keeps_position = source.directory.ino == target.directory.ino && whiteout.is_none();
     let kept = replaced.or(Some(found).filter(|_| keeps_position)).map(|found| found.dirent.cookie);
-    let name = (target.directory.ino, locked.target());
-    let entry = (found.inode.ino, found.inode.kind);
+    let (parent, state) = (target.directory.ino, locked.target());
+    let (ino, kind) = (found.inode.ino, found.inode.kind);
     match kept {
-        Some(cookie) => transaction.add_name_at(name, target.name, entry, cookie),
-        None => transaction.add_name(name, target.name, entry.0, entry.1),
+        Some(cookie) => transaction.add_name_at(parent, state, target.name, ino, kind, cookie),
+        None => transaction.add_name(parent, state, target.name, ino, kind),
     }
     if let Some(whiteout) = whiteout {
-        let entry = (whiteout.inode.ino, whiteout.inode.kind);
-        let old = (source.directory.ino, &mut *locked.source);
-        transaction.add_name_at(old, source.name, entry, found.dirent.cookie);
+        let (ino, kind) = (whiteout.inode.ino, whiteout.inode.kind);
+        let (parent, state) = (source.directory.ino, &mut locked.source);
+        transaction.add_name_at(parent, state, source.name, ino, kind, found.dirent.cookie);
         put_new(transaction, whiteout);
     }
 }
@@ -371,7 +371,8 @@ fn put_new_names(
 fn put_moved(
     transaction: &mut Transaction,
     parent: Ino,
-    (inode, state): (&Inode, Option<&DirectoryState>),
+    inode: &Inode,
+    state: Option<&DirectoryState>,
     now: Timestamp,
 ) {
     inode.common.write().changed = now;

@@ -38,7 +38,7 @@ pub(crate) fn check(exam: &mut Examination<'_>) -> Result<()> {
             match &record {
                 None => stray(exam, ino, &key)?,
                 Some(Err(_)) => {}
-                Some(Ok(record)) => attribute(exam, (ino, record), (&key, &value), &tiers, &mut has)?,
+                Some(Ok(record)) => attribute(exam, ino, record, &key, &value, &tiers, &mut has)?,
             }
         }
         if let Some(Ok(record)) = record {
@@ -58,8 +58,10 @@ fn stray(exam: &mut Examination<'_>, ino: Ino, key: &[u8]) -> Result<()> {
 
 fn attribute(
     exam: &mut Examination<'_>,
-    (ino, record): (Ino, &InodeRecord),
-    (key, value): (&[u8], &[u8]),
+    ino: Ino,
+    record: &InodeRecord,
+    key: &[u8],
+    value: &[u8],
     tiers: &BTreeMap<TierId, TierRecord>,
     has: &mut Attributes,
 ) -> Result<()> {

@@ -37,7 +37,7 @@ pub(crate) fn check(exam: &mut Examination<'_>) -> Result<()> {
                 let content = content_of(&mut names, ino)?;
                 // One that was removed while it is open has no links.
                 let links = if links == 0 && ino != Ino::ROOT { 0 } else { 2 + content.subdirectories };
-                directory(exam, ino, record, (links, content))?;
+                directory(exam, ino, record, links, content)?;
             }
             _ => check_links(exam, ino, record, links)?,
         }
@@ -62,7 +62,8 @@ fn directory(
     exam: &mut Examination<'_>,
     ino: Ino,
     mut record: InodeRecord,
-    (links, content): (u64, Content),
+    links: u64,
+    content: Content,
 ) -> Result<()> {
     if content.has_unreadable {
         return Ok(());

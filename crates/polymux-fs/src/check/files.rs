@@ -43,7 +43,7 @@ pub(crate) fn check(exam: &mut Examination<'_>) -> Result<()> {
         let content = contents.next_of(ino)?;
         match record {
             Some(Ok(record)) if matches!(record.body, InodeBody::Regular(_)) => {
-                file(exam, &mut context, (ino, record), (&extents, content.as_ref()))?;
+                file(exam, &mut context, ino, record, &extents, content.as_ref())?;
             }
             Some(Err(_)) => {}
             Some(Ok(_)) | None => {
@@ -76,8 +76,10 @@ fn stray(exam: &mut Examination<'_>, kind: &'static FindingKind, ino: Ino, key: 
 fn file(
     exam: &mut Examination<'_>,
     context: &mut Context,
-    (ino, mut record): (Ino, InodeRecord),
-    (extents, content): (&[Entry], Option<&Entry>),
+    ino: Ino,
+    mut record: InodeRecord,
+    extents: &[Entry],
+    content: Option<&Entry>,
 ) -> Result<()> {
     home(exam, ino, &mut record)?;
     let map = map_of(exam, ino, &mut record, extents)?;
@@ -91,7 +93,7 @@ fn file(
             exam.found(&kinds::OBJECT_TIER, Some(ino), detail, None)?;
         }
         if let Some(map) = &map {
-            given_up::check_object(exam, &context.given_up, (ino, file, map), (slot, entry))?;
+            given_up::check_object(exam, &context.given_up, ino, file, map, slot, entry)?;
         }
     }
     Ok(())

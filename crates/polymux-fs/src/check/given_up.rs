@@ -42,8 +42,8 @@ pub(super) fn gather(exam: &mut Examination<'_>, tiers: &BTreeMap<TierId, TierRe
 }
 
 /// Whether anything of an object is to be freed.
-pub(super) fn is_given_up(exam: &Examination<'_>, entry: (TierId, polymux_types::ObjectId)) -> Result<bool> {
-    let (from, to) = keys::disowned_of(entry.0, entry.1);
+pub(super) fn is_given_up(exam: &Examination<'_>, tier: TierId, object: polymux_types::ObjectId) -> Result<bool> {
+    let (from, to) = keys::disowned_of(tier, object);
     Ok(!exam.store.range(&from, &to, 1)?.is_empty())
 }
 
@@ -51,8 +51,11 @@ pub(super) fn is_given_up(exam: &Examination<'_>, entry: (TierId, polymux_types:
 pub(super) fn check_object(
     exam: &mut Examination<'_>,
     given_up: &GivenUp,
-    (ino, file, map): (Ino, &FileRecord, &BlockMap),
-    (slot, entry): (u8, &ObjectEntry),
+    ino: Ino,
+    file: &FileRecord,
+    map: &BlockMap,
+    slot: u8,
+    entry: &ObjectEntry,
 ) -> Result<()> {
     if !given_up.objects.contains(entry.object.0) {
         return Ok(());

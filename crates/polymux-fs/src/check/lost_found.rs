@@ -11,7 +11,7 @@ use polymux_records::store::{Dirent, EntryCount, InodeBody, InodeRecord, Positio
 use polymux_types::Ino;
 
 use super::records::new_directory;
-use super::{CheckMode, Examination, Found, put_inode};
+use super::{CheckMode, Examination, Found, NamedInode, put_inode};
 
 const NAME: &str = "lost+found";
 
@@ -38,7 +38,8 @@ impl Examination<'_> {
                 let mut batch = Batch::new();
                 put_inode(&mut batch, ino, &new_directory(self.now, Ino::ROOT, 0o700));
                 self.change(&batch)?;
-                self.give_name((Ino::ROOT, name.as_bytes()), (ino, FileKind::Directory), Counting::OneMore)?;
+                let place = NamedInode { parent: Ino::ROOT, name: name.as_bytes(), ino };
+                self.give_name(place, FileKind::Directory, Counting::OneMore)?;
                 return Ok(ino);
             };
             if let Ok(Dirent { ino, kind: FileKind::Directory, .. }) = Dirent::decode(&value)
@@ -79,7 +80,7 @@ impl Examination<'_> {
         batch.delete(keys::orphan(ino));
         put_inode(&mut batch, ino, &record);
         self.change(&batch)?;
-        self.give_free_name(directory, name, (ino, kind), Counting::OneMore)
+        self.give_free_name(directory, name, ino, kind, Counting::OneMore)
     }
 
     /// Gives an inode this name in a directory, or the next one that is free.
@@ -87,26 +88,23 @@ impl Examination<'_> {
         &mut self,
         parent: Ino,
         name: &str,
-        child: (Ino, FileKind),
+        ino: Ino,
+        kind: FileKind,
         counting: Counting,
     ) -> Result<()> {
         self.flush()?;
         for attempt in 0..NAMES_TRIED_MAX {
             let name = if attempt == 0 { name.to_owned() } else { format!("{name}.{attempt}") };
             if self.store.get(&keys::dirent(parent, name.as_bytes()))?.is_none() {
-                return self.give_name((parent, name.as_bytes()), child, counting);
+                return self.give_name(NamedInode { parent, name: name.as_bytes(), ino }, kind, counting);
             }
         }
         Err(Error::corrupted("a directory", "no name is left in it"))
     }
 
     /// Writes a name, its position and its place in the list of names.
-    pub(super) fn give_name(
-        &mut self,
-        (parent, name): (Ino, &[u8]),
-        (ino, kind): (Ino, FileKind),
-        counting: Counting,
-    ) -> Result<()> {
+    pub(super) fn give_name(&mut self, place: NamedInode<'_>, kind: FileKind, counting: Counting) -> Result<()> {
+        let NamedInode { parent, name, ino } = place;
         self.flush()?;
         let Found::Record(mut directory) = self.inode(parent)? else {
             return Err(Error::corrupted(format!("directory {parent}"), "it cannot be read"));
@@ -127,7 +125,7 @@ impl Examination<'_> {
         }
         let mut batch = Batch::new();
         put_inode(&mut batch, parent, &directory);
-        put_dirent(&mut batch, (parent, name), Dirent { ino, kind, cookie });
+        put_dirent(&mut batch, parent, name, Dirent { ino, kind, cookie });
         put_position(&mut batch, parent, cookie, &PositionEntry { ino, kind, name: name.to_vec() });
         batch.put(keys::parent_name(ino, parent, name), []);
         self.change(&batch)?;
@@ -135,7 +133,7 @@ impl Examination<'_> {
     }
 }
 
-pub(super) fn put_dirent(batch: &mut Batch, (parent, name): (Ino, &[u8]), dirent: Dirent) {
+pub(super) fn put_dirent(batch: &mut Batch, parent: Ino, name: &[u8], dirent: Dirent) {
     let key = keys::dirent(parent, name);
     batch.put_with(|bytes| bytes.extend_from_slice(&key), |bytes| dirent.encode(bytes));
 }
@@ -146,7 +144,8 @@ pub(super) fn put_position(batch: &mut Batch, parent: Ino, cookie: u64, entry: &
 }
 
 /// Takes a name away wherever it is written.
-pub(super) fn remove_name(batch: &mut Batch, (parent, name): (Ino, &[u8]), ino: Ino, cookie: Option<u64>) {
+pub(super) fn remove_name(batch: &mut Batch, place: NamedInode<'_>, cookie: Option<u64>) {
+    let NamedInode { parent, name, ino } = place;
     batch.delete(keys::dirent(parent, name));
     batch.delete(keys::parent_name(ino, parent, name));
     if let Some(cookie) = cookie {

@@ -9,7 +9,7 @@ use super::lost_found::{Counting, put_dirent, put_position, remove_name};
 use super::names::{group_of, is_name, repairs, takes_names};
 use super::positions::dirent_at;
 use super::sums::Sums;
-use super::{Examination, Found, kinds};
+use super::{Examination, Found, NamedInode, kinds};
 
 pub(super) fn compare(exam: &mut Examination<'_>, sums: &Sums) -> Result<()> {
     exam.flush()?;
@@ -19,7 +19,7 @@ pub(super) fn compare(exam: &mut Examination<'_>, sums: &Sums) -> Result<()> {
         if let Ok(dirent) = Dirent::decode(&value)
             && sums.differs(group_of(dirent.ino))
         {
-            name(exam, (parent, keys::name_of_dirent_key(&key)), dirent)?;
+            name(exam, parent, keys::name_of_dirent_key(&key), dirent)?;
         }
     }
     exam.flush()?;
@@ -29,20 +29,20 @@ pub(super) fn compare(exam: &mut Examination<'_>, sums: &Sums) -> Result<()> {
         if sums.differs(group_of(ino))
             && let Some((parent, name)) = keys::parent_and_name_of_key(&key)
         {
-            listed_name(exam, ino, (parent, &name))?;
+            listed_name(exam, NamedInode { parent, name: &name, ino })?;
         }
     }
     Ok(())
 }
 
 /// A name in a directory, against the inode.
-fn name(exam: &mut Examination<'_>, (parent, name): (Ino, &[u8]), dirent: Dirent) -> Result<()> {
-    let place = (parent, name, dirent.ino);
+fn name(exam: &mut Examination<'_>, parent: Ino, name: &[u8], dirent: Dirent) -> Result<()> {
+    let place = NamedInode { parent, name, ino: dirent.ino };
     let mut repair = Batch::new();
     let record = match exam.inode(dirent.ino)? {
         Found::Unreadable => return Ok(()),
         Found::Missing => {
-            remove_name(&mut repair, (parent, name), dirent.ino, Some(dirent.cookie));
+            remove_name(&mut repair, place, Some(dirent.cookie));
             let detail = format!("there is no inode {}", dirent.ino);
             return exam.found_name(&kinds::NAME_DANGLING, place, detail, Some(repair)).map(|_| ());
         }
@@ -50,7 +50,7 @@ fn name(exam: &mut Examination<'_>, (parent, name): (Ino, &[u8]), dirent: Dirent
     };
     let kind = record.body.kind();
     if kind != dirent.kind {
-        put_dirent(&mut repair, (parent, name), Dirent { kind, ..dirent });
+        put_dirent(&mut repair, parent, name, Dirent { kind, ..dirent });
         let entry = PositionEntry { ino: dirent.ino, kind, name: name.to_vec() };
         put_position(&mut repair, parent, dirent.cookie, &entry);
         let detail = format!("it says {:?}, inode {} is {kind:?}", dirent.kind, dirent.ino);
@@ -66,8 +66,8 @@ fn name(exam: &mut Examination<'_>, (parent, name): (Ino, &[u8]), dirent: Dirent
 }
 
 /// A name that an inode lists, against the directory.
-fn listed_name(exam: &mut Examination<'_>, ino: Ino, (parent, name): (Ino, &[u8])) -> Result<()> {
-    let place = (parent, name, ino);
+fn listed_name(exam: &mut Examination<'_>, place: NamedInode<'_>) -> Result<()> {
+    let NamedInode { parent, name, ino } = place;
     let dirent = dirent_at(exam, parent, name)?;
     if dirent.as_ref().is_some_and(|dirent| dirent.ino == ino) {
         return Ok(());
@@ -97,7 +97,7 @@ fn listed_name(exam: &mut Examination<'_>, ino: Ino, (parent, name): (Ino, &[u8]
     let detail = format!("inode {ino} lists it");
     exam.found_name(&kinds::NAME_LOST, place, detail, Some(Batch::new()))?;
     if repairs(exam) {
-        exam.give_name((parent, name), (ino, kind), Counting::Counted)?;
+        exam.give_name(place, kind, Counting::Counted)?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use super::cursor::{Cursor, first_of};
 use super::lost_found::{Counting, remove_name};
 use super::positions::Positions;
 use super::sums::{Side, Sums};
-use super::{CheckMode, Examination, Found, kinds, name_compare};
+use super::{CheckMode, Examination, Found, NamedInode, kinds, name_compare};
 
 /// Groups of inodes whose names are compared by one sum.
 const GROUPS: u64 = 65_536;
@@ -39,7 +39,7 @@ pub(super) fn group_of(ino: Ino) -> usize {
 }
 
 /// Adds a name to the sum of its inode.
-fn add(sums: &mut Sums, side: Side, (ino, kind): (Ino, u32), parent: Ino, name: &[u8]) {
+fn add(sums: &mut Sums, side: Side, ino: Ino, kind: u32, parent: Ino, name: &[u8]) {
     sums.add(side, group_of(ino), &(ino.0, kind, parent.0, name));
 }
 
@@ -67,13 +67,13 @@ fn directories(exam: &mut Examination<'_>, sums: &mut Sums) -> Result<()> {
             };
             let name = keys::name_of_dirent_key(&key);
             if matches!(directory, Directory::None) {
-                nowhere(exam, (parent, name), &dirent)?;
+                nowhere(exam, parent, name, &dirent)?;
                 continue;
             }
             if !is_name(name) {
-                invalid(exam, (parent, name), &dirent)?;
+                invalid(exam, parent, name, &dirent)?;
             }
-            add(sums, Side::Left, (dirent.ino, dirent.kind.type_bits()), parent, name);
+            add(sums, Side::Left, dirent.ino, dirent.kind.type_bits(), parent, name);
             compared.add_name(name, &dirent);
         }
         while let Some((key, value)) = positions.next_of(parent)? {
@@ -85,7 +85,7 @@ fn directories(exam: &mut Examination<'_>, sums: &mut Sums) -> Result<()> {
         }
         match directory {
             Directory::Whole(next_cookie) => compared.finish(exam, next_cookie, |lost, name| {
-                add(sums, Side::Left, (lost.ino, lost.kind.type_bits()), parent, name);
+                add(sums, Side::Left, lost.ino, lost.kind.type_bits(), parent, name);
             })?,
             Directory::Unreadable => {}
             Directory::None => compared.remove_all(exam)?,
@@ -104,11 +104,12 @@ fn directory_at(inodes: &mut Cursor<'_>, ino: Ino) -> Result<Directory> {
     })
 }
 
-fn nowhere(exam: &mut Examination<'_>, (parent, name): (Ino, &[u8]), dirent: &Dirent) -> Result<()> {
+fn nowhere(exam: &mut Examination<'_>, parent: Ino, name: &[u8], dirent: &Dirent) -> Result<()> {
+    let place = NamedInode { parent, name, ino: dirent.ino };
     let mut repair = Batch::new();
-    remove_name(&mut repair, (parent, name), dirent.ino, Some(dirent.cookie));
+    remove_name(&mut repair, place, Some(dirent.cookie));
     let detail = format!("its directory would be inode {parent}");
-    exam.found_name(&kinds::DIRECTORY_MISSING, (parent, name, dirent.ino), detail, Some(repair)).map(|_| ())
+    exam.found_name(&kinds::DIRECTORY_MISSING, place, detail, Some(repair)).map(|_| ())
 }
 
 /// Whether bytes can be a name.
@@ -120,16 +121,15 @@ pub(super) fn is_name(name: &[u8]) -> bool {
         && !matches!(name, b"." | b"..")
 }
 
-fn invalid(exam: &mut Examination<'_>, (parent, name): (Ino, &[u8]), dirent: &Dirent) -> Result<()> {
+fn invalid(exam: &mut Examination<'_>, parent: Ino, name: &[u8], dirent: &Dirent) -> Result<()> {
+    let place = NamedInode { parent, name, ino: dirent.ino };
     let mut repair = Batch::new();
-    remove_name(&mut repair, (parent, name), dirent.ino, Some(dirent.cookie));
+    remove_name(&mut repair, place, Some(dirent.cookie));
     let detail = format!("`{}` is no name", name.escape_ascii());
-    let place = (parent, name, dirent.ino);
     if exam.found_name(&kinds::NAME_INVALID, place, detail, Some(repair))?
         && let Found::Record(_) = exam.inode(dirent.ino)?
     {
-        let child = (dirent.ino, dirent.kind);
-        exam.give_free_name(parent, &format!("#{}", dirent.ino), child, Counting::Counted)?;
+        exam.give_free_name(parent, &format!("#{}", dirent.ino), dirent.ino, dirent.kind, Counting::Counted)?;
     }
     Ok(())
 }
@@ -145,7 +145,7 @@ fn lists_of_names(exam: &mut Examination<'_>, sums: &mut Sums) -> Result<()> {
         };
         while let Some((key, _)) = lists.next_of(ino)? {
             if let Some((parent, name)) = keys::parent_and_name_of_key(&key) {
-                add(sums, Side::Right, (ino, kind), parent, &name);
+                add(sums, Side::Right, ino, kind, parent, &name);
             }
         }
     }

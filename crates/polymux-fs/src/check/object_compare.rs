@@ -56,14 +56,14 @@ pub(super) fn compare(
     }
     for ((tier, object), ino, bucket) in std::mem::take(&mut difference.missing) {
         match difference.extra.remove(&(tier, object)) {
-            Some(found) => wrong_bucket(exam, ino, (tier, object), (bucket, found))?,
+            Some(found) => wrong_bucket(exam, ino, (tier, object), bucket, found)?,
             None => missing(exam, ino, (tier, object))?,
         }
     }
     let mut extra: Vec<(Place, Bucket)> = difference.extra.into_iter().collect();
     extra.sort_unstable();
-    for (place, bucket) in extra {
-        unnamed(exam, tiers, named, place, bucket)?;
+    for ((tier, object), bucket) in extra {
+        unnamed(exam, tiers, named, tier, object, bucket)?;
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ pub(super) fn file_of(exam: &Examination<'_>, ino: Ino) -> Result<Option<(InodeR
     Ok(BlockMap::from_extents(file.home, &extents).ok().map(|map| (*record, file, map)))
 }
 
-fn wrong_bucket(exam: &mut Examination<'_>, ino: Ino, place: Place, (recorded, found): (Bucket, Bucket)) -> Result<()> {
+fn wrong_bucket(exam: &mut Examination<'_>, ino: Ino, place: Place, recorded: Bucket, found: Bucket) -> Result<()> {
     let Some((mut record, _, _)) = file_of(exam, ino)? else { return Ok(()) };
     if let InodeBody::Regular(file) = &mut record.body {
         for entry in file.objects.iter_mut().filter(|entry| (entry.tier, entry.object) == place) {
@@ -209,13 +209,14 @@ fn unnamed(
     exam: &mut Examination<'_>,
     tiers: &PresentTiers<'_>,
     named: &NumberSet,
-    (tier, object): Place,
+    tier: TierId,
+    object: ObjectId,
     bucket: Bucket,
 ) -> Result<()> {
     let (mark, end) = (number(exam, NumberKind::ObjectMark)?, number(exam, NumberKind::Object)?);
     // An object that recovery removes, or that is just being created.
     let is_new = object.0 >= mark && object.0 < end && exam.report.unclean || object.0 >= mark && exam.is_live;
-    if is_new || is_given_up(exam, (tier, object))? {
+    if is_new || is_given_up(exam, tier, object)? {
         return Ok(());
     }
     let present = &tiers[&tier];

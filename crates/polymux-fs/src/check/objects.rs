@@ -48,7 +48,7 @@ pub(crate) fn check(exam: &mut Examination<'_>) -> Result<()> {
             if let Some(present) = tiers.get_mut(&entry.tier) {
                 present.sums.add(Side::Left, usize::from(entry.bucket.0), &entry.object.0);
                 let tier = present.tier;
-                length(exam, tier, (ino, &file), entry)?;
+                length(exam, tier, ino, &file, entry)?;
             }
         }
     }
@@ -80,12 +80,7 @@ fn present_tiers<'a>(exam: &Examination<'a>) -> PresentTiers<'a> {
 
 /// An object that is longer than its file holds bytes that would appear if the file grew, and one that is shorter than it was has
 /// lost some.
-fn length(
-    exam: &mut Examination<'_>,
-    tier: &dyn Tier,
-    (ino, file): (Ino, &FileRecord),
-    entry: &ObjectEntry,
-) -> Result<()> {
+fn length(exam: &mut Examination<'_>, tier: &dyn Tier, ino: Ino, file: &FileRecord, entry: &ObjectEntry) -> Result<()> {
     let may_extend = file.extenders & (1 << entry.tier.0) != 0;
     let may_be_longer = exam.report.unclean || exam.is_live || may_extend;
     if may_be_longer && !entry.covers {
@@ -94,9 +89,9 @@ fn length(
     // One that is missing differs in its bucket.
     let Ok(stat) = tier.stat(ObjectRef::new(entry.object, entry.bucket)) else { return Ok(()) };
     if entry.covers && stat.size < file.size_floor {
-        return short::check_object(exam, tier, ino, (entry.tier, entry.object));
+        return short::check_object(exam, tier, ino, entry);
     }
-    if may_be_longer || stat.size <= file.size_floor || given_up::is_given_up(exam, (entry.tier, entry.object))? {
+    if may_be_longer || stat.size <= file.size_floor || given_up::is_given_up(exam, entry.tier, entry.object)? {
         return Ok(());
     }
     let ObjectEntry { tier, object, .. } = *entry;

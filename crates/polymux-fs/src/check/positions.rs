@@ -10,7 +10,7 @@ use polymux_types::Ino;
 
 use super::lost_found::{Counting, put_dirent, put_position};
 use super::sums::hash_of;
-use super::{Examination, Found, kinds, put_inode};
+use super::{Examination, Found, NamedInode, kinds, put_inode};
 
 /// Sums over one directory.
 pub(super) struct Positions {
@@ -81,7 +81,7 @@ impl Positions {
             if position.as_ref() == Some(&wanted) {
                 continue;
             }
-            let place = (directory, name, dirent.ino);
+            let place = NamedInode { parent: directory, name, ino: dirent.ino };
             let detail = format!("position {} of directory {directory}", dirent.cookie);
             if let Some(other) = position
                 && other.name != name
@@ -92,7 +92,7 @@ impl Positions {
                     let mut batch = Batch::new();
                     batch.delete(keys::dirent(directory, name));
                     exam.change(&batch)?;
-                    exam.give_name((directory, name), (dirent.ino, dirent.kind), Counting::Counted)?;
+                    exam.give_name(place, dirent.kind, Counting::Counted)?;
                 }
                 continue;
             }
@@ -110,7 +110,7 @@ impl Positions {
         while let Some((key, value)) = positions.next()? {
             let Some(cookie) = keys::cookie_of_position_key(&key) else { continue };
             let Ok(entry) = PositionEntry::decode(&value) else { continue };
-            let place = (directory, entry.name.as_slice(), entry.ino);
+            let place = NamedInode { parent: directory, name: &entry.name, ino: entry.ino };
             let detail = format!("position {cookie} of directory {directory}");
             let raw = exam.store.get(&keys::dirent(directory, &entry.name))?;
             let mut repair = Batch::new();
@@ -125,7 +125,7 @@ impl Positions {
                 }
                 None if is_listed(exam, directory, &entry)? => {
                     let dirent = Dirent { ino: entry.ino, kind: entry.kind, cookie };
-                    put_dirent(&mut repair, (directory, &entry.name), dirent);
+                    put_dirent(&mut repair, directory, &entry.name, dirent);
                     exam.found_name(&kinds::NAME_LOST, place, detail, Some(repair))?;
                     restored(&dirent, &entry.name);
                 }
@@ -150,7 +150,7 @@ impl Positions {
             }
             let mut repair = Batch::new();
             repair.delete(&key);
-            let place = (directory, entry.name.as_slice(), entry.ino);
+            let place = NamedInode { parent: directory, name: &entry.name, ino: entry.ino };
             exam.found_name(&kinds::POSITION_STALE, place, format!("there is no directory {directory}"), Some(repair))?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use polymux_records::store::keys::{self, NumberKind};
 use polymux_records::store::{EntryCount, InodeBody, InodeRecord, boot_format, put_number_range_end};
 use polymux_types::{Ino, Timestamp};
 
-use super::{Examination, kinds, put_inode};
+use super::{Examination, NamedInode, kinds, put_inode};
 
 /// First position of a directory, as `namespace` gives it.
 const COOKIE_FIRST: u64 = 16;
@@ -75,9 +75,8 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
     let repair = Some(repair).filter(|_| REPLACEABLE.contains(&letter) || key_is_malformed(letter, key));
     if letter == 'd' && key.len() > 13 {
         let parent = ino.unwrap_or(Ino(0));
-        return exam
-            .found_name(&kinds::RECORD_UNREADABLE, (parent, keys::name_of_dirent_key(key), parent), detail, repair)
-            .map(|_| ());
+        let place = NamedInode { parent, name: keys::name_of_dirent_key(key), ino: parent };
+        return exam.found_name(&kinds::RECORD_UNREADABLE, place, detail, repair).map(|_| ());
     }
     exam.found(&kinds::RECORD_UNREADABLE, ino, detail, repair).map(|_| ())
 }

@@ -9,10 +9,10 @@
 use polymux_meta::Batch;
 use polymux_records::blockmap::{BlockMap, Owner};
 use polymux_records::error::Result;
-use polymux_records::store::{FileRecord, InodeBody};
+use polymux_records::store::{FileRecord, InodeBody, ObjectEntry};
 use polymux_tier::{ObjectRef, Tier};
+use polymux_types::Ino;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{Ino, ObjectId, TierId};
 
 use super::files::add_damage;
 use super::object_compare::file_of;
@@ -28,14 +28,16 @@ fn lost_ranges(file: &FileRecord, map: &BlockMap, slot: u8, end: u64) -> Vec<(u6
         .collect()
 }
 
+/// Compares the length of an object with the ranges that its file has in it. `covering` is its entry in the record as that was read before.
 pub(super) fn check_object(
     exam: &mut Examination<'_>,
     tier: &dyn Tier,
     ino: Ino,
-    place: (TierId, ObjectId),
+    covering: &ObjectEntry,
 ) -> Result<()> {
     let Some((mut record, mut file, map)) = file_of(exam, ino)? else { return Ok(()) };
-    let found = (0_u8..).zip(&file.objects).find(|(_, entry)| (entry.tier, entry.object) == place && entry.covers);
+    let is_same = |entry: &ObjectEntry| (entry.tier, entry.object) == (covering.tier, covering.object);
+    let found = (0_u8..).zip(&file.objects).find(|(_, entry)| is_same(entry) && entry.covers);
     let Some((slot, entry)) = found else { return Ok(()) };
     let Ok(stat) = tier.stat(ObjectRef::new(entry.object, entry.bucket)) else { return Ok(()) };
     let lost = lost_ranges(&file, &map, slot, stat.size);
@@ -50,8 +52,8 @@ pub(super) fn check_object(
     let mut repair = Batch::new();
     put_inode(&mut repair, ino, &record);
     let ranges: Vec<String> = lost.iter().map(|(from, to)| format!("{from}..{to}")).collect();
-    let detail =
-        format!("object {:016x} of tier {} has {} bytes: lost are {}", place.1, place.0, stat.size, ranges.join(", "));
+    let ObjectEntry { tier, object, .. } = covering;
+    let detail = format!("object {object:016x} of tier {tier} has {} bytes: lost are {}", stat.size, ranges.join(", "));
     if exam.found(&kinds::OBJECT_SHORT, Some(ino), detail, Some(repair))? {
         exam.flush()?;
     }

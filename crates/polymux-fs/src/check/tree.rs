@@ -12,7 +12,7 @@ use polymux_types::Ino;
 use super::cursor::{Cursor, first_of};
 use super::lost_found::remove_name;
 use super::positions::dirent_at;
-use super::{Examination, Found, kinds, put_inode};
+use super::{Examination, Found, NamedInode, kinds, put_inode};
 
 /// Directories and where they lie, by ascending number.
 type Parents = Vec<(Ino, Ino)>;
@@ -60,7 +60,7 @@ fn inodes(exam: &mut Examination<'_>) -> Result<Parents> {
                 } else if let InodeBody::Directory { parent, .. } = record.body
                     && !(orphan && names.count == 0)
                 {
-                    parents.push((ino, directory(exam, ino, (record, parent), names)?));
+                    parents.push((ino, directory(exam, ino, record, parent, names)?));
                 }
             }
             // Its names lead to it, and nothing is known of it.
@@ -95,7 +95,8 @@ fn nameless(exam: &mut Examination<'_>, ino: Ino, record: InodeRecord) -> Result
 fn directory(
     exam: &mut Examination<'_>,
     ino: Ino,
-    (mut record, recorded): (InodeRecord, Ino),
+    mut record: InodeRecord,
+    recorded: Ino,
     mut names: Names,
 ) -> Result<Ino> {
     let is_root = ino == Ino::ROOT;
@@ -103,14 +104,15 @@ fn directory(
     let kept = if is_root { None } else { Some(names.first.swap_remove(kept).0) };
     let kind = if is_root { &kinds::ROOT_NAMED } else { &kinds::DIRECTORY_NAMED_TWICE };
     for (parent, name) in names.first {
+        let place = NamedInode { parent, name: &name, ino };
         let mut repair = Batch::new();
         let cookie = dirent_at(exam, parent, &name)?.filter(|dirent| dirent.ino == ino).map(|dirent| dirent.cookie);
         match cookie {
-            Some(_) => remove_name(&mut repair, (parent, &name), ino, cookie),
+            Some(_) => remove_name(&mut repair, place, cookie),
             None => repair.delete(keys::parent_name(ino, parent, &name)),
         }
         let detail = format!("directory {ino} has another name");
-        exam.found_name(kind, (parent, &name, ino), detail, Some(repair))?;
+        exam.found_name(kind, place, detail, Some(repair))?;
     }
     let lies_in = kept.unwrap_or(Ino::ROOT);
     if let InodeBody::Directory { parent, .. } = &mut record.body
@@ -168,7 +170,7 @@ fn cut_loop(exam: &mut Examination<'_>, ino: Ino) -> Result<()> {
     };
     let cookie = dirent_at(exam, parent, &name)?.map(|dirent| dirent.cookie);
     let mut repair = Batch::new();
-    remove_name(&mut repair, (parent, &name), ino, cookie);
+    remove_name(&mut repair, NamedInode { parent, name: &name, ino }, cookie);
     let detail = format!("directory {ino} lies in itself");
     exam.found(&kinds::DIRECTORY_LOOP, Some(ino), detail, Some(repair))?;
     exam.flush()?;

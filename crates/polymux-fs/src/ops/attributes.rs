@@ -53,7 +53,7 @@ impl Mounted {
             Body::Symlink(target) => (target.len() as u64, 0, 0),
             Body::Special { device } => (0, 0, *device),
         };
-        Ok(attributes_with(inode, (size, blocks, device)))
+        Ok(attributes_with(inode, size, blocks, device))
     }
 
     pub(crate) fn attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes> {
@@ -251,7 +251,7 @@ impl Mounted {
 }
 
 /// The attributes of an inode, with those that its type decides about: size, blocks and device.
-fn attributes_with(inode: &Inode, (size, blocks, device): (u64, u64, u64)) -> Attributes {
+fn attributes_with(inode: &Inode, size: u64, blocks: u64, device: u64) -> Attributes {
     let common = inode.common.read();
     Attributes {
         ino: inode.ino,
@@ -272,7 +272,7 @@ fn attributes_with(inode: &Inode, (size, blocks, device): (u64, u64, u64)) -> At
 
 /// The attributes of a regular file as far as they are known without asking a tier.
 fn known_attributes_of(inode: &Inode, file: &FileState) -> Attributes {
-    attributes_with(inode, (file.size(), 0, 0))
+    attributes_with(inode, file.size(), 0, 0)
 }
 
 /// chown(2): the owner may give the file to a group of theirs; anything else needs privilege.

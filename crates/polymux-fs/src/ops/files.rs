@@ -146,7 +146,7 @@ impl Mounted {
             return Err(ErrorKind::WouldBlock.into());
         }
         let keeper = if handle.io_mode.get() == Some(&IoMode::Cached) { Keeper::Reader } else { Keeper::Tier };
-        let count = self.data.read_file(&handle.inode, file, offset, buffer, (caller.wait, keeper))?;
+        let count = self.data.read_file(&handle.inode, file, offset, buffer, caller.wait, keeper)?;
         Counters::count(&self.volume.counters.reads);
         Counters::add(&self.volume.counters.bytes_read, count);
         self.data.note_accessed(&handle.inode);
@@ -470,12 +470,8 @@ impl Mounted {
         let mut copied = 0;
         while copied < length {
             let step = usize::try_from(length - copied).unwrap_or(COPY_STEP).min(COPY_STEP);
-            let outcome = self.copy_step(
-                (&from, &to),
-                (source.1 + copied, target.1 + copied),
-                &mut buffer[..step],
-                caller.stream,
-            );
+            let (from_offset, to_offset) = (source.1 + copied, target.1 + copied);
+            let outcome = self.copy_step(&from, from_offset, &to, to_offset, &mut buffer[..step], caller.stream);
             match outcome {
                 Ok(0) => break,
                 Ok(count) => copied += count as u64,
@@ -495,15 +491,17 @@ impl Mounted {
 
     fn copy_step(
         &self,
-        (from, to): (&Handle, &Handle),
-        offsets: (u64, u64),
+        from: &Handle,
+        from_offset: u64,
+        to: &Handle,
+        to_offset: u64,
         buffer: &mut [u8],
         stream: StreamId,
     ) -> Result<usize> {
         let count =
-            self.data.read_file(&from.inode, file_of(from)?, offsets.0, buffer, (Wait::Allowed, Keeper::Tier))?;
+            self.data.read_file(&from.inode, file_of(from)?, from_offset, buffer, Wait::Allowed, Keeper::Tier)?;
         let data = &buffer[..count];
-        let request = WriteRequest { offset: offsets.1, data, append: false, wait: Wait::Allowed, stream };
+        let request = WriteRequest { offset: to_offset, data, append: false, wait: Wait::Allowed, stream };
         self.data.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
     }
 }

@@ -117,8 +117,10 @@ impl Findings {
     pub(super) fn add_sized(
         &mut self,
         kind: RebuildFindingKind,
-        (ino, size): (Ino, u64),
-        (tier, object): (&str, ObjectId),
+        ino: Ino,
+        size: u64,
+        tier: &str,
+        object: ObjectId,
         detail: String,
     ) {
         self.all.push(RebuildFinding {

@@ -15,7 +15,7 @@ use polymux_types::{Ino, Timestamp};
 
 use super::SourceTier;
 use super::findings::{self, Findings, RebuildFindingKind};
-use super::ranges::{self, BlockRange};
+use super::ranges::{self, BlockRange, TierObject};
 use super::scan::{Group, Lost, Place, Scanned, Told};
 
 /// A file as its record will be, without a name.
@@ -118,11 +118,11 @@ struct Split {
 
 fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mut Findings) -> Result<Split> {
     let tier_of = |member: usize| &tiers[members[member].tier];
-    let at = |member: usize| (tier_of(member).tier, members[member].reference);
+    let at = |member: usize| TierObject { tier: tier_of(member).tier, object: members[member].reference };
     let mut data = Vec::with_capacity(members.len());
     for (member, scanned) in members.iter().enumerate() {
-        let (tier, reference) = at(member);
-        let found = ranges::data_of(tier, reference, scanned.size);
+        let TierObject { tier, object } = at(member);
+        let found = ranges::data_of(tier, object, scanned.size);
         data.push(found.map_err(|error| crate::Error::tier(tier_of(member).label.tier, error))?);
     }
     let mut split = Split { owners: Vec::new(), differing: vec![Vec::new(); members.len()] };
@@ -135,10 +135,10 @@ fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mu
             match ranges::differences(at(owner), at(other), range) {
                 Ok(found) => found.into_iter().for_each(|found| ranges::append(&mut split.differing[other], found)),
                 Err(error) => {
-                    let place = (tier_of(other).name, members[other].reference.id);
+                    let (tier, object) = (tier_of(other).name, members[other].reference.id);
                     let bytes = (range.1 - range.0) * BLOCK_SIZE;
                     let detail = format!("{bytes} bytes from block {}: {error}", range.0);
-                    findings.add_sized(findings::BYTES_UNREADABLE, (ino, bytes), place, detail);
+                    findings.add_sized(findings::BYTES_UNREADABLE, ino, bytes, tier, object, detail);
                 }
             }
         }
@@ -170,8 +170,8 @@ fn tell_of_growth(
     if let Some((hole, ((start, _), owner))) = holes.next() {
         let member = members[*owner];
         let detail = format!("bytes {} to {} are a hole", hole * BLOCK_SIZE, start * BLOCK_SIZE - 1);
-        let place = (tiers[member.tier].name, member.reference.id);
-        findings.add_sized(findings::GROWTH_UNCERTAIN, (told.ino, start * BLOCK_SIZE), place, detail);
+        let (tier, object) = (tiers[member.tier].name, member.reference.id);
+        findings.add_sized(findings::GROWTH_UNCERTAIN, told.ino, start * BLOCK_SIZE, tier, object, detail);
     }
 }
 
@@ -260,8 +260,8 @@ fn file_of(
             if size > held {
                 let tier = &tiers[members[0].tier];
                 let detail = format!("its objects hold {held} bytes, and it had {size} when it was described");
-                let place = (tier.name, members[0].reference.id);
-                findings.add_sized(findings::SIZE_UNCERTAIN, (told.ino, size), place, detail);
+                let object = members[0].reference.id;
+                findings.add_sized(findings::SIZE_UNCERTAIN, told.ino, size, tier.name, object, detail);
             }
             (size.max(held), written)
         }

@@ -129,7 +129,7 @@ fn place_lost(
         Some(of) => format!("{detail}; it was of inode {of}"),
         None => detail,
     };
-    findings.add_sized(why, (file.ino, file.size), (&tier, object), detail);
+    findings.add_sized(why, file.ino, file.size, &tier, object, detail);
     PlacedFile { file, parent, name, is_lost: true, to_copy }
 }
 

@@ -6,6 +6,13 @@ use polymux_types::limits::BLOCK_SIZE;
 /// Bytes compared at once.
 const COMPARED_BYTES: u64 = 1 << 20;
 
+/// An object and the tier that it lies on.
+#[derive(Clone, Copy)]
+pub(super) struct TierObject<'a> {
+    pub(super) tier: &'a dyn Tier,
+    pub(super) object: ObjectRef,
+}
+
 /// Blocks `start..end`.
 pub(super) type BlockRange = (u64, u64);
 
@@ -64,8 +71,8 @@ pub(super) fn append(ranges: &mut Vec<BlockRange>, (start, end): BlockRange) {
 
 /// Blocks of a range in which two objects differ. Bytes that one of them lacks count as zeros.
 pub(super) fn differences(
-    one: (&dyn Tier, ObjectRef),
-    other: (&dyn Tier, ObjectRef),
+    one: TierObject<'_>,
+    other: TierObject<'_>,
     (start, end): BlockRange,
 ) -> Result<Vec<BlockRange>, TierError> {
     let mut differing = Vec::new();
@@ -85,13 +92,9 @@ pub(super) fn differences(
 }
 
 /// Whole blocks; zeros behind the end of the object.
-pub(super) fn read_blocks(
-    (tier, object): (&dyn Tier, ObjectRef),
-    block: u64,
-    count: u64,
-) -> Result<Vec<u8>, TierError> {
+pub(super) fn read_blocks(from: TierObject<'_>, block: u64, count: u64) -> Result<Vec<u8>, TierError> {
     let mut buffer = vec![0; usize::try_from(count * BLOCK_SIZE).expect("a piece fits into memory")];
-    let read = tier.read(object, block * BLOCK_SIZE, &mut buffer, Wait::Allowed)?;
+    let read = from.tier.read(from.object, block * BLOCK_SIZE, &mut buffer, Wait::Allowed)?;
     buffer[read..].fill(0);
     Ok(buffer)
 }

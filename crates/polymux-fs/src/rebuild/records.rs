@@ -16,7 +16,7 @@ use polymux_types::limits::{BLOCK_SIZE, BUCKETS};
 use polymux_types::{Bucket, Epoch, Ino, ObjectId, Timestamp, VolumeId};
 
 use super::place::PlacedFile;
-use super::ranges;
+use super::ranges::{self, TierObject};
 use super::scan::Scan;
 use super::tree::{Directory, Tree};
 use super::{Meter, Numbers, RebuildSource, SourceTier};
@@ -45,11 +45,12 @@ pub(super) fn copy_versions(
         let target = ObjectRef::new(id, bucket);
         tier.tier.create(target).map_err(failed)?;
         tier.tier.stamp(target, &stamp_of(volume, file, now)).map_err(failed)?;
+        let source = TierObject { tier: tier.tier, object: copy.source };
         for (start, end) in copy.ranges {
             let mut block = start;
             while block < end {
                 let count = COPIED_BLOCKS.min(end - block);
-                let mut bytes = ranges::read_blocks((tier.tier, copy.source), block, count).map_err(failed)?;
+                let mut bytes = ranges::read_blocks(source, block, count).map_err(failed)?;
                 let left = usize::try_from(file.file.size.saturating_sub(block * BLOCK_SIZE)).unwrap_or(usize::MAX);
                 bytes.truncate(left);
                 write_all(tier, target, block * BLOCK_SIZE, &bytes)?;

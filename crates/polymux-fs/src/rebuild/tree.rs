@@ -20,6 +20,20 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 const PERMISSIONS_DEFAULT: u32 = 0o755;
 const PERMISSIONS_LOST_AND_FOUND: u32 = 0o700;
 
+/// Owner, group and permission bits of a directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ownership {
+    pub(super) permissions: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl Ownership {
+    fn of(known: &Evidence) -> Self {
+        Self { permissions: known.permissions, uid: known.uid, gid: known.gid }
+    }
+}
+
 /// One directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directory {
@@ -47,15 +61,12 @@ pub(super) struct Tree {
 type Children<'a> = HashMap<Ino, Vec<(StampOrder, Ino, &'a [u8])>>;
 
 impl Tree {
-    /// The directories of which stamps tell. `root` is owner, group and permission bits where none does.
-    pub(super) fn grow(evidence: &BTreeMap<Ino, Evidence>, root: (u32, u32, u32)) -> Self {
+    /// The directories of which stamps tell. `root` is the ownership of the root where none tells of it.
+    pub(super) fn grow(evidence: &BTreeMap<Ino, Evidence>, root: Ownership) -> Self {
         let mut tree =
             Self { directories: BTreeMap::new(), merged: BTreeMap::new(), unplaced: Vec::new(), lost_and_found: None };
-        let (uid, gid, permissions) = match evidence.get(&Ino::ROOT) {
-            Some(known) => (known.uid, known.gid, known.permissions),
-            None => root,
-        };
-        tree.insert(Ino::ROOT, (Ino::ROOT, b""), (permissions, uid, gid));
+        let root = evidence.get(&Ino::ROOT).map_or(root, Ownership::of);
+        tree.insert(Ino::ROOT, Ino::ROOT, b"", root);
         let mut children: Children<'_> = HashMap::new();
         for (ino, known) in evidence.iter().filter(|(ino, _)| **ino != Ino::ROOT) {
             if let Some((order, parent, name)) = &known.name {
@@ -69,16 +80,16 @@ impl Tree {
         for ino in nameless.chain(loops).collect::<Vec<_>>() {
             if !tree.contains(ino) {
                 tree.unplaced.push(ino);
-                let known = &evidence[&ino];
                 // Where lost+found is gets its name later, with those of other files in it.
-                tree.insert(ino, (ino, b""), (known.permissions, known.uid, known.gid));
+                tree.insert(ino, ino, b"", Ownership::of(&evidence[&ino]));
                 tree.grow_from(ino, &mut children, evidence);
             }
         }
         tree
     }
 
-    fn insert(&mut self, ino: Ino, (parent, name): (Ino, &[u8]), (permissions, uid, gid): (u32, u32, u32)) {
+    fn insert(&mut self, ino: Ino, parent: Ino, name: &[u8], ownership: Ownership) {
+        let Ownership { permissions, uid, gid } = ownership;
         let entries = BTreeMap::new();
         self.directories.insert(ino, Directory { parent, name: Box::from(name), permissions, uid, gid, entries });
     }
@@ -100,8 +111,7 @@ impl Tree {
                         self.merged.insert(ino, other);
                     }
                     None => {
-                        let known = &evidence[&ino];
-                        self.insert(ino, (parent, name), (known.permissions, known.uid, known.gid));
+                        self.insert(ino, parent, name, Ownership::of(&evidence[&ino]));
                         self.enter(parent, name, ino, FileKind::Directory);
                     }
                 }
@@ -168,9 +178,9 @@ impl Tree {
             Some((ino, FileKind::Directory)) => *ino,
             _ => {
                 let name = self.free_name(Ino::ROOT, "lost+found");
-                let (uid, gid) = (root.uid, root.gid);
+                let ownership = Ownership { permissions: PERMISSIONS_LOST_AND_FOUND, uid: root.uid, gid: root.gid };
                 let ino = numbers.new_ino();
-                self.insert(ino, (Ino::ROOT, &name), (PERMISSIONS_LOST_AND_FOUND, uid, gid));
+                self.insert(ino, Ino::ROOT, &name, ownership);
                 self.enter(Ino::ROOT, &name, ino, FileKind::Directory);
                 ino
             }
@@ -183,16 +193,13 @@ impl Tree {
     pub(super) fn ensure_path(&mut self, names: &[&[u8]], numbers: &mut Numbers) -> Option<Ino> {
         let mut present = Ino::ROOT;
         for name in names {
-            let (directory, uid, gid) = {
-                let directory = &self.directories[&present];
-                (directory.entries.get(*name).copied(), directory.uid, directory.gid)
-            };
-            present = match directory {
+            let Directory { uid, gid, ref entries, .. } = self.directories[&present];
+            present = match entries.get(*name).copied() {
                 Some((ino, FileKind::Directory)) => ino,
                 Some(_) => return None,
                 None => {
                     let ino = numbers.new_ino();
-                    self.insert(ino, (present, name), (PERMISSIONS_DEFAULT, uid, gid));
+                    self.insert(ino, present, name, Ownership { permissions: PERMISSIONS_DEFAULT, uid, gid });
                     self.enter(present, name, ino, FileKind::Directory);
                     ino
                 }

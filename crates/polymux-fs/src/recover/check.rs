@@ -76,7 +76,7 @@ fn refuse_others(parts: &Parts) -> std::result::Result<(), VolumeError> {
 fn run_checks(exam: &mut Examination<'_>) -> Result<()> {
     for pass in &PASSES {
         if let Work::Check(check) = pass.work {
-            exam.run((pass.id, pass.name), check)?;
+            exam.run(pass.id, pass.name, check)?;
         }
     }
     Ok(())

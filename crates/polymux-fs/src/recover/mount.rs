@@ -43,7 +43,7 @@ pub(crate) fn mount(parts: Parts, options: MountOptions) -> std::result::Result<
     let tiers = TierSet::new(tiers);
     let made_before_mount =
         metadata.number_range_end(NumberKind::ObjectMark)?..metadata.number_range_end(NumberKind::Object)?;
-    let volume = Volume::new((volume.id, volume.name), options, parts.clock, metadata, tiers);
+    let volume = Volume::new(volume.id, volume.name, options, parts.clock, metadata, tiers);
     let mounted = Mounted::new(volume, parts.seed, made_before_mount)?;
     mounted.volume.size_recovery.after_unclean_stop.store(!was_clean, Ordering::Release);
     if !was_clean && mounted.volume.metadata.only_the_daemon_died() {

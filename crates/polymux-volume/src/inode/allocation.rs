@@ -140,7 +140,7 @@ impl Allocation {
 
     /// Takes answers over, unless something changed meanwhile. Returns whether the record is to say something else now. Called
     /// with the lock of the layout held. The file has `size` bytes.
-    pub fn end_asking(&self, layout: &mut Layout, answers: &[Answer], (size, quality): (u64, Quality)) -> bool {
+    pub fn end_asking(&self, layout: &mut Layout, answers: &[Answer], size: u64, quality: Quality) -> bool {
         let state = if quality == Quality::Settled { SETTLED } else { PASSING };
         if self.state.compare_exchange(ASKING, state, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return false;
@@ -223,10 +223,10 @@ mod tests {
         let answers = [Answer { entry: layout.objects[0], blocks: 8, length: 0 }];
         allocation.begin_asking();
         allocation.note_change();
-        assert!(!allocation.end_asking(&mut layout, &answers, (0, Quality::Settled)) && !allocation.is_known());
+        assert!(!allocation.end_asking(&mut layout, &answers, 0, Quality::Settled) && !allocation.is_known());
         let changing = allocation.changing();
         allocation.begin_asking();
-        assert!(allocation.end_asking(&mut layout, &answers, (0, Quality::Settled)) && allocation.is_known());
+        assert!(allocation.end_asking(&mut layout, &answers, 0, Quality::Settled) && allocation.is_known());
         drop(changing);
         assert!(!allocation.is_known() && recorded(&allocation, &layout) == [None]);
     }
@@ -238,14 +238,14 @@ mod tests {
         let answers = [Answer { entry: layout.objects[0], blocks: 8, length: 0 }];
         for (quality, is_due, in_record) in [(Quality::Passing, false, None), (Quality::Settled, true, Some(8))] {
             allocation.begin_asking();
-            assert_eq!(allocation.end_asking(&mut layout, &answers, (0, quality)), is_due);
+            assert_eq!(allocation.end_asking(&mut layout, &answers, 0, quality), is_due);
             assert_eq!((allocation.is_known(), recorded(&allocation, &layout)), (true, vec![in_record]));
         }
         allocation.note_recorded(&layout.objects);
         allocation.note_change();
         assert!(allocation.contradicts_record() && allocation.is_to_be_learned());
         allocation.begin_asking();
-        assert!(!allocation.end_asking(&mut layout, &answers, (0, Quality::Settled)), "the record says so already");
+        assert!(!allocation.end_asking(&mut layout, &answers, 0, Quality::Settled), "the record says so already");
         assert!(!allocation.contradicts_record() && !allocation.is_to_be_learned());
     }
 }

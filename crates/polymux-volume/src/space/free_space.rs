@@ -55,7 +55,7 @@ pub(super) struct FreeSpace {
 
 impl FreeSpace {
     /// Of a tier that was not asked yet, with its reserve and its marks.
-    pub(super) fn new((reserve, high_mark, low_mark): (ByteSize, Percent, Percent)) -> Self {
+    pub(super) fn new(reserve: ByteSize, high_mark: Percent, low_mark: Percent) -> Self {
         Self {
             reserve: reserve.0,
             high_mark,

@@ -63,14 +63,13 @@ impl TierHandle {
             TierPresence::Present(tier) => (Some(Arc::new(WatchedTier::new(tier, clock.elapsed()))), String::new()),
             TierPresence::Missing(reason) => (None, reason),
         };
-        let limits = (member.reserve, member.high_mark, member.low_mark);
         Self {
             id,
             name: member.name,
             purpose,
             clock,
             speed: TierSpeed::default(),
-            free_space: FreeSpace::new(limits),
+            free_space: FreeSpace::new(member.reserve, member.high_mark, member.low_mark),
             tier,
             missing_reason: Mutex::new(missing_reason),
             source: member.source,

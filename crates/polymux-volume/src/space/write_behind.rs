@@ -18,6 +18,7 @@ mod queue;
 mod threads;
 mod turns;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,11 +37,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// From where to where some bytes are in each of their ranges.
-fn parts_of_ranges(offset: u64, length: usize) -> impl Iterator<Item = (u64, u64)> {
+fn parts_of_ranges(offset: u64, length: usize) -> impl Iterator<Item = Range<u64>> {
     let last = offset + length as u64;
     let end_after = move |start: u64| last.min((start / RANGE_NODE_SIZE + 1) * RANGE_NODE_SIZE);
-    let first = (length > 0).then(|| (offset, end_after(offset)));
-    std::iter::successors(first, move |(_, end)| (*end < last).then(|| (*end, end_after(*end))))
+    let first = (length > 0).then(|| offset..end_after(offset));
+    std::iter::successors(first, move |part| (part.end < last).then(|| part.end..end_after(part.end)))
 }
 
 /// The queues and threads of one volume.
@@ -91,7 +92,7 @@ impl WriteBehind {
     /// much waits on the tier already, the kernel writes when it wants to.
     pub fn stream(&self, handle: &Arc<TierHandle>, object: ObjectRef, offset: u64, length: u64) -> u64 {
         let mut taken = 0;
-        self.with_queue(handle, |queue, now| taken = queue.stream(object, (offset, length), now));
+        self.with_queue(handle, |queue, now| taken = queue.stream(object, offset, length, now));
         taken
     }
 

@@ -8,9 +8,8 @@ use super::Transaction;
 use crate::inode::DirectoryState;
 
 impl Transaction {
-    /// Gives a name to an inode in a directory.
-    pub fn add_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], ino: Ino, kind: FileKind) {
-        let (parent, state) = directory;
+    /// Gives a name to an inode in a directory, which is `parent` and has this state.
+    pub fn add_name(&mut self, parent: Ino, state: &mut DirectoryState, name: &[u8], ino: Ino, kind: FileKind) {
         let cookie = state.next_cookie;
         state.next_cookie += 1;
         state.entries = state.entries.map(|count| count + 1);
@@ -21,12 +20,13 @@ impl Transaction {
     /// meanwhile neither misses the name nor sees the file twice.
     pub fn add_name_at(
         &mut self,
-        directory: (Ino, &mut DirectoryState),
+        parent: Ino,
+        state: &mut DirectoryState,
         name: &[u8],
-        (ino, kind): (Ino, FileKind),
+        ino: Ino,
+        kind: FileKind,
         cookie: u64,
     ) {
-        let (parent, state) = directory;
         state.entries = state.entries.map(|count| count + 1);
         self.put_name(parent, name, ino, kind, cookie);
     }
@@ -39,8 +39,7 @@ impl Transaction {
     }
 
     /// Takes a name away.
-    pub fn remove_name(&mut self, directory: (Ino, &mut DirectoryState), name: &[u8], dirent: &Dirent) {
-        let (parent, state) = directory;
+    pub fn remove_name(&mut self, parent: Ino, state: &mut DirectoryState, name: &[u8], dirent: &Dirent) {
         state.entries = state.entries.map(|count| count.checked_sub(1).expect("a directory with a name has an entry"));
         self.delete_name(parent, name, dirent);
     }

@@ -26,7 +26,8 @@ impl DataPath {
     /// the blocks held, and with the append lock held where the file grows.
     pub(in crate::io) fn place_growth<'a>(
         &self,
-        (inode, file): (&Inode, &FileState),
+        inode: &Inode,
+        file: &FileState,
         position: u64,
         data: &'a [u8],
         stream: StreamId,

@@ -57,11 +57,12 @@ impl DataPath {
     /// enough free space on all tiers together. If it cannot be divided, ranges may be on other tiers than before, and nothing is reserved.
     pub(in crate::io) fn reserve_spread(
         &self,
-        (inode, file): (&Inode, &FileState),
+        inode: &Inode,
+        file: &FileState,
         start: u64,
         end: u64,
     ) -> Result<SpreadReservation> {
-        let Some(context) = self.context_to_reserve_in((inode, file), start, end) else {
+        let Some(context) = self.context_to_reserve_in(inode, file, start, end) else {
             return Ok(SpreadReservation::NotSpread);
         };
         self.check_growth(file)?;
@@ -94,7 +95,7 @@ impl DataPath {
     }
 
     /// The placement context of a file, if its policy spreads this reservation.
-    fn context_to_reserve_in(&self, (inode, file): (&Inode, &FileState), start: u64, end: u64) -> Option<Context> {
+    fn context_to_reserve_in(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Option<Context> {
         let end_of_file = start_of(block_after(file.size()));
         let leaves_gap = start > end_of_file || file.spreading.reserved_end.load(Ordering::Acquire) > end_of_file;
         // A reservation that ends in the range reached needs no other tier, but a file that is spread already needs no size authority for it.

@@ -59,7 +59,8 @@ impl DataPath {
         file: &FileState,
         handle: &TierHandle,
         entry: &ObjectEntry,
-        (position, end): (u64, u64),
+        position: u64,
+        end: u64,
         wait: Wait,
     ) -> Result<()> {
         let takes_ahead = handle.get()?.capabilities().allocates_ahead;

@@ -4,6 +4,7 @@
 //! expected any more. Bytes that were handed over go on counting there.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +72,8 @@ impl Gathering {
     }
 
     /// A part of one range was written. Returns the piece that it completes.
-    pub(super) fn note(&mut self, object: ObjectRef, (start, end): (u64, u64), now: Duration) -> Option<Piece> {
+    pub(super) fn note(&mut self, object: ObjectRef, range: Range<u64>, now: Duration) -> Option<Piece> {
+        let Range { start, end } = range;
         let place = (object, start / RANGE_NODE_SIZE);
         let gathered = self.ranges.entry(place).or_insert(Gathered { start, end, bytes: 0, claimed: 0, touched: now });
         let bytes = end - start;
@@ -96,7 +98,7 @@ impl Gathering {
         if gathered.claimed == 0 {
             self.ranges.remove(&place);
         }
-        (bytes > 0).then(|| Piece::new(Arc::clone(&self.handle), place.0, (start, end), (bytes, now)))
+        (bytes > 0).then(|| Piece::new(Arc::clone(&self.handle), place.0, start..end, bytes, now))
     }
 
     /// Hands over bytes that waited long enough for more, and drops expectations that were not met.

@@ -11,6 +11,7 @@
 //!   [`TURN`]. The next turn asks again, and may go once the previous one is on the device.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,10 +108,11 @@ impl Piece {
     pub(super) fn new(
         handle: Arc<TierHandle>,
         object: ObjectRef,
-        (start, end): (u64, u64),
-        (bytes, queued): (u64, Duration),
+        range: Range<u64>,
+        bytes: u64,
+        queued: Duration,
     ) -> Self {
-        Self { handle, object, start, end, bytes, queued }
+        Self { handle, object, start: range.start, end: range.end, bytes, queued }
     }
 
     /// It goes to the device.
@@ -169,30 +171,31 @@ impl Queue {
     }
 
     /// A part of a range of a spread file was written.
-    pub(super) fn note(&mut self, object: ObjectRef, range: (u64, u64), now: Duration) {
+    pub(super) fn note(&mut self, object: ObjectRef, range: Range<u64>, now: Duration) {
         if let Some(piece) = self.gathering.note(object, range, now) {
             self.waiting.push(piece);
         }
     }
 
     /// A part of a file was written that is on its way anyway. Returns how many bytes of it are taken: none where much waits already.
-    pub(super) fn collected(&mut self, object: ObjectRef, range: (u64, u64), now: Duration) -> u64 {
-        let begins_one = !self.gathering.has(object, range.0);
+    pub(super) fn collected(&mut self, object: ObjectRef, range: Range<u64>, now: Duration) -> u64 {
+        let begins_one = !self.gathering.has(object, range.start);
         if self.waiting.len() >= STREAM_PIECES_MAX || begins_one && self.gathering.len() >= GATHERED_MAX {
             return 0;
         }
+        let bytes = range.end - range.start;
         self.note(object, range, now);
-        range.1 - range.0
+        bytes
     }
 
     /// A part of a stream was written. Returns how many bytes of it are taken.
-    pub(super) fn stream(&mut self, object: ObjectRef, (offset, length): (u64, u64), now: Duration) -> u64 {
+    pub(super) fn stream(&mut self, object: ObjectRef, offset: u64, length: u64, now: Duration) -> u64 {
         let mut taken = 0;
         while taken < length && self.waiting.len() < STREAM_PIECES_MAX {
             let start = offset + taken;
             let end = (offset + length).min((start / PIECE_BYTES + 1) * PIECE_BYTES);
             self.handle.claim_bytes(end - start);
-            self.waiting.push(Piece::new(Arc::clone(&self.handle), object, (start, end), (end - start, now)));
+            self.waiting.push(Piece::new(Arc::clone(&self.handle), object, start..end, end - start, now));
             taken = end - offset;
         }
         taken
