@@ -364,8 +364,14 @@ impl FileSystem {
 
     /// Takes over the modification and change time that a kernel which collects writes has kept of a file so far; they are durable as
     /// those of plain writes are. The bytes of a small file are logged with them, because this may be all that is heard of a close.
-    pub fn take_over_times(&self, caller: &Caller, ino: Ino, times: (Timestamp, Timestamp)) -> Result<Attributes> {
-        self.logged("setattr", self.mounted.take_over_times(caller, ino, times))
+    pub fn take_over_times(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        modified: Timestamp,
+        changed: Timestamp,
+    ) -> Result<Attributes> {
+        self.logged("setattr", self.mounted.take_over_times(caller, ino, modified, changed))
     }
 
     /// Makes the file systems of the tiers give back space that they preallocated for writes (XFS), which does not count as available.

@@ -66,13 +66,13 @@ fn times_of_collected_writes_are_those_that_the_kernel_says_unless_a_direct_writ
     let after = fs.attributes(&root, ino).expect("known");
     assert_eq!((after.size, after.modified, after.changed), (5000, before.modified, before.changed));
     let (modified, changed) = (Timestamp::new(5, 6), Timestamp::new(7, 8));
-    fs.take_over_times(&Caller::root(), ino, (modified, changed)).expect("taken over");
+    fs.take_over_times(&Caller::root(), ino, modified, changed).expect("taken over");
     let told = fs.attributes(&root, ino).expect("known");
     assert_eq!((told.modified, told.changed), (modified, changed));
     write_all(fs, handle, 0, b"past the page cache").expect("written");
     let direct = fs.attributes(&root, ino).expect("known");
     assert!(direct.modified > modified);
-    fs.take_over_times(&Caller::root(), ino, (modified, changed)).expect("taken over");
+    fs.take_over_times(&Caller::root(), ino, modified, changed).expect("taken over");
     assert_eq!(fs.attributes(&root, ino).expect("known").modified, direct.modified, "what the kernel has is older");
 }
 

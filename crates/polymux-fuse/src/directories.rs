@@ -25,7 +25,7 @@ impl Adapter {
     }
 
     /// The position behind the last name of a listing: that of the moment when it was opened or read from its beginning.
-    fn end_of_listing(&self, fs: &FileSystem, directory: Ino, (handle, offset): (u64, u64)) -> polymux_fs::Result<u64> {
+    fn end_of_listing(&self, fs: &FileSystem, directory: Ino, handle: u64, offset: u64) -> polymux_fs::Result<u64> {
         if offset == 0 {
             self.listings.rewind(handle, fs.directory_end(directory)?);
         }
@@ -39,7 +39,7 @@ impl Adapter {
     /// Adds names to an answer, from an offset of an open directory on.
     pub(crate) fn list_names(&self, header: &Header, place: (u64, u64), listing: &mut Listing) -> Outcome<()> {
         self.run("readdir", ino(header), |fs| {
-            let end = self.end_of_listing(fs, ino(header), place)?;
+            let end = self.end_of_listing(fs, ino(header), place.0, place.1)?;
             let mut walk = Walk { fs, caller: caller(header), directory: ino(header), offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add(attributes.ino.get(), offset, attributes.kind.type_bits(), name)
@@ -64,7 +64,7 @@ impl Adapter {
         self.run("readdirplus", ino(header), |fs| {
             let caller = caller(header);
             let mut pinned = Vec::new();
-            let end = self.end_of_listing(fs, ino(header), place)?;
+            let end = self.end_of_listing(fs, ino(header), place.0, place.1)?;
             let mut walk = Walk { fs, caller: caller.clone(), directory: ino(header), offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add_with_attr(&reply(convert::attr(attributes)), offset, name)

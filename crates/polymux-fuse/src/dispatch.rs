@@ -54,10 +54,10 @@ impl Service for Adapter {
                     reply.body(&AttrReply { keep_attr: self.keep_attr_of_change(&attr), attr }.encode());
                 });
             }
-            Op::Open { flags, further } => return self.open(header, (flags, further), reply, wait),
+            Op::Open { flags, further } => return self.open(header, flags, further, reply, wait),
             Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
             Op::Write { handle, offset, flags, open_flags, data } => {
-                let work = || self.write_file(header, place(handle, offset), data, (flags, open_flags), wait);
+                let work = || self.write_file(header, place(handle, offset), data, flags, open_flags, wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, count| {
                     reply.body(&written(count));
                 });
@@ -70,8 +70,8 @@ impl Service for Adapter {
             Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
             Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
             Op::Rename { name, new_parent, new_name, flags } => {
-                let reply = self.replace_later(header, name, (Ino(new_parent), new_name), flags, reply)?;
-                self.answer(header, reply, || self.rename_name(header, name, (Ino(new_parent), new_name), flags));
+                let reply = self.replace_later(header, name, Ino(new_parent), new_name, flags, reply)?;
+                self.answer(header, reply, || self.rename_name(header, name, Ino(new_parent), new_name, flags));
             }
             Op::Link { node, name } => self.link(header, Ino(node), name, reply),
             Op::Allocate { handle, offset, length, mode } => {
@@ -79,7 +79,7 @@ impl Service for Adapter {
             }
             Op::CopyRange { source, target_node, target: (handle, offset), length, width } => {
                 let target = Place { ino: Ino(target_node), handle, offset };
-                self.copy(header, place(source.0, source.1), target, (length, width), reply);
+                self.copy(header, place(source.0, source.1), target, length, width, reply);
             }
             _ => self.serve_others(request, reply),
         }
@@ -222,7 +222,8 @@ impl Adapter {
     fn answer_or_undo<T>(
         &self,
         header: &Header,
-        (reply, wait): (Reply, Wait),
+        reply: Reply,
+        wait: Wait,
         work: impl FnOnce() -> Outcome<T>,
         answer: impl FnOnce(Reply, T),
         undo: impl FnOnce(T),
@@ -248,7 +249,7 @@ impl Adapter {
         work: impl FnOnce() -> Outcome<T>,
         answer: impl FnOnce(Reply, T),
     ) -> Option<Reply> {
-        self.answer_or_undo(header, (reply, wait), work, answer, drop)
+        self.answer_or_undo(header, reply, wait, work, answer, drop)
     }
 
     /// As [`Self::answer_unless_it_waits`], for an operation that never returns `WouldBlock`.
@@ -271,8 +272,8 @@ impl Adapter {
         answer: impl FnOnce(Reply, T),
         undo: impl FnOnce(T),
     ) {
-        let left = self.answer_or_undo(header, (reply, Wait::Allowed), work, answer, undo);
-        assert!(left.is_none(), "whoever may wait answers");
+        let left = self.answer_or_undo(header, reply, Wait::Allowed, work, answer, undo);
+        assert!(left.is_none(), "a request that may wait is answered");
     }
 
     pub(crate) fn answer(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<()>) {
@@ -320,7 +321,7 @@ impl Adapter {
                 self.forget_inode(Ino(attr.ino), 1);
             }
         };
-        self.answer_or_undo(header, (reply, wait), || self.lookup_name(header, name, wait), answer, undo)
+        self.answer_or_undo(header, reply, wait, || self.lookup_name(header, name, wait), answer, undo)
     }
 
     fn statx(&self, header: &Header, reply: Reply, wait: Wait) -> Option<Reply> {
@@ -343,13 +344,13 @@ impl Adapter {
         self.answer_with_undo(&of_file, reply, work, answer, |attr| self.forget_inode(Ino(attr.ino), 1));
     }
 
-    fn open(&self, header: &Header, flags: (i32, OpenRequestFlags), reply: Reply, wait: Wait) -> Option<Reply> {
+    fn open(&self, header: &Header, flags: i32, further: OpenRequestFlags, reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, open: OpenReply| reply.body(&open.encode());
         // The kernel does not know the handle. Undone in any case, also where that waits: the thread hung already.
         let undo = |open: OpenReply| {
             self.take_file_back(open.handle);
         };
-        self.answer_or_undo(header, (reply, wait), || self.open_file(header, flags, wait), answer, undo)
+        self.answer_or_undo(header, reply, wait, || self.open_file(header, flags, further, wait), answer, undo)
     }
 
     fn read(&self, header: &Header, place: Place, size: u32, reply: Reply, wait: Wait) -> Option<Reply> {
@@ -375,7 +376,7 @@ impl Adapter {
         None
     }
 
-    fn copy(&self, header: &Header, source: Place, target: Place, (length, width): (u64, CopyWidth), reply: Reply) {
+    fn copy(&self, header: &Header, source: Place, target: Place, length: u64, width: CopyWidth, reply: Reply) {
         let of_target = Header { node: target.ino.get(), ..*header };
         let answer = |reply: Reply, count| match width {
             CopyWidth::Short => reply.body(&written(count)),

@@ -42,7 +42,8 @@ impl Adapter {
     pub(crate) fn open_file(
         &self,
         header: &Header,
-        (flags, further): (i32, OpenRequestFlags),
+        flags: i32,
+        further: OpenRequestFlags,
         wait: Wait,
     ) -> Outcome<OpenReply> {
         let caller = Caller { wait, ..caller(header) };
@@ -127,7 +128,8 @@ impl Adapter {
         header: &Header,
         place: Place,
         data: &[u8],
-        (flags, status_flags): (WriteFlags, i32),
+        flags: WriteFlags,
+        status_flags: i32,
         wait: Wait,
     ) -> Outcome<u32> {
         let origin = convert::write_origin(flags, status_flags, self.write_back);

@@ -60,9 +60,10 @@ impl Adapter {
 
     pub(crate) fn set_attributes(&self, header: &Header, change: &AttrChange, wait: Wait) -> Outcome<Attr> {
         self.run("setattr", ino(header), |fs| {
-            if let Some(times) = write_back::times_of_kernel(change) {
+            if let Some((modified, changed)) = write_back::times_of_kernel(change) {
                 let caller = Caller { wait, ..caller(header) };
-                return fs.take_over_times(&caller, ino(header), times).map(|attributes| convert::attr(&attributes));
+                let attributes = fs.take_over_times(&caller, ino(header), modified, changed)?;
+                return Ok(convert::attr(&attributes));
             }
             let sets_group_id = change.mode.is_some_and(|mode| mode & libc::S_ISGID != 0);
             let caller = if sets_group_id { caller_with_groups(header) } else { caller(header) };
@@ -134,7 +135,8 @@ impl Adapter {
         &self,
         header: &Header,
         name: &[u8],
-        (new_parent, new_name): (Ino, &[u8]),
+        new_parent: Ino,
+        new_name: &[u8],
         flags: u32,
     ) -> Outcome<()> {
         self.run("rename", ino(header), |fs| {

@@ -167,7 +167,8 @@ impl Adapter {
         &self,
         header: &Header,
         name: &[u8],
-        (new_parent, new_name): (Ino, &[u8]),
+        new_parent: Ino,
+        new_name: &[u8],
         flags: u32,
         reply: Reply,
     ) -> Option<Reply> {
@@ -260,7 +261,7 @@ impl Adapter {
                 let adapter = self.clone();
                 let rename = move || {
                     adapter
-                        .answer(&header, reply, || adapter.rename_name(&header, &name, (new_parent, &new_name), flags));
+                        .answer(&header, reply, || adapter.rename_name(&header, &name, new_parent, &new_name, flags));
                 };
                 // Where there is no thread for it, the reply is dropped, which answers EIO.
                 let started = thread::Builder::new().name("fuse-rename".to_owned()).spawn(rename);

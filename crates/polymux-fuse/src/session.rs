@@ -75,7 +75,7 @@ pub fn mount(
     let io = io_style(&fs, options.io);
     let can_be_kept = supervision.is_some() && options.transport != Transport::IoUring && fs.outlives_its_process();
     let keeping = if can_be_kept { wishes::Keeping::Possible } else { wishes::Keeping::Impossible };
-    let agreement = negotiate(&device, |offered| wishes(offered, (rings, io, keeping), extended_attributes))
+    let agreement = negotiate(&device, |offered| wishes(offered, rings, io, keeping, extended_attributes))
         .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
     let mut adapter = Adapter::new(fs, extended_attributes, Arc::clone(&device), &agreement);
@@ -147,7 +147,8 @@ impl Session {
         agreement: Agreement,
         adapter: Adapter,
         keeping: Keeping,
-        (mountpoint, threads): (PathBuf, usize),
+        mountpoint: PathBuf,
+        threads: usize,
         orphans: Vec<Ino>,
     ) -> Self {
         let connection = Connection::new(Arc::clone(&adapter.device), agreement, adapter.clone()).kept(keeping);

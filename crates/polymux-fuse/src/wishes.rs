@@ -46,7 +46,9 @@ pub(crate) enum Keeping {
 /// The wishes of a volume to a kernel that offers this.
 pub(crate) fn wishes(
     offered: Capabilities,
-    (rings, io, keeping): (Rings, IoStyle, Keeping),
+    rings: Rings,
+    io: IoStyle,
+    keeping: Keeping,
     extended_attributes: ExtendedAttributes,
 ) -> Wishes {
     let mut capabilities = CAPABILITIES.into_iter().fold(Capabilities::NONE, |all, one| all | one);
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     fn of(offered: Capabilities, rings: Rings) -> Capabilities {
-        wishes(offered, (rings, IoStyle::Auto, Keeping::Impossible), ExtendedAttributes::Kept).capabilities
+        wishes(offered, rings, IoStyle::Auto, Keeping::Impossible, ExtendedAttributes::Kept).capabilities
     }
 
     #[test]
@@ -99,8 +101,8 @@ mod tests {
     fn without_extended_attributes_there_are_no_acls() {
         let all = Capabilities(u64::MAX);
         assert!(of(all, Rings::NotWished).contains(Capabilities::POSIX_ACL));
-        let without = wishes(all, (Rings::NotWished, IoStyle::Auto, Keeping::Impossible), ExtendedAttributes::Refused)
-            .capabilities;
+        let without =
+            wishes(all, Rings::NotWished, IoStyle::Auto, Keeping::Impossible, ExtendedAttributes::Refused).capabilities;
         assert_eq!(without & (Capabilities::POSIX_ACL | Capabilities::DONT_MASK), Capabilities::NONE);
     }
 
@@ -109,7 +111,7 @@ mod tests {
         let both = Capabilities::WRITEBACK_CACHE | Capabilities::PASSTHROUGH;
         use Keeping::{Impossible, Possible};
         let of = |offered, io, keeping| {
-            wishes(offered, (Rings::Wished, io, keeping), ExtendedAttributes::Kept).capabilities & both
+            wishes(offered, Rings::Wished, io, keeping, ExtendedAttributes::Kept).capabilities & both
         };
         for (io, keeping, expected) in [
             (IoStyle::Auto, Impossible, Capabilities::PASSTHROUGH),
@@ -126,8 +128,8 @@ mod tests {
     #[test]
     fn writes_are_not_collected_where_the_kernel_would_collect_those_that_take_set_id_bits() {
         let offered = Capabilities::WRITEBACK_CACHE | Capabilities::PASSTHROUGH;
-        let asked = (Rings::NotWished, IoStyle::WriteBack, Keeping::Possible);
-        let wished = wishes(offered, asked, ExtendedAttributes::Kept).capabilities;
+        let (io, keeping) = (IoStyle::WriteBack, Keeping::Possible);
+        let wished = wishes(offered, Rings::NotWished, io, keeping, ExtendedAttributes::Kept).capabilities;
         assert_eq!(wished & offered, Capabilities::PASSTHROUGH);
     }
 
@@ -136,8 +138,8 @@ mod tests {
         let all = Capabilities(u64::MAX);
         assert!(of(all, Rings::Wished).contains(Capabilities::OVER_IO_URING));
         assert!(!of(all, Rings::NotWished).contains(Capabilities::OVER_IO_URING));
-        let kept = (Rings::Wished, IoStyle::WriteBack, Keeping::Possible);
-        let wished = wishes(all, kept, ExtendedAttributes::Kept).capabilities;
+        let (io, keeping) = (IoStyle::WriteBack, Keeping::Possible);
+        let wished = wishes(all, Rings::Wished, io, keeping, ExtendedAttributes::Kept).capabilities;
         assert!(!wished.contains(Capabilities::OVER_IO_URING), "what comes through a ring is not sent again");
     }
 }

@@ -65,7 +65,8 @@ impl Mover {
         let mut ready = Ready::default();
         loop {
             let wait = tier.speed.schedule.admit(
-                (bytes, part.pace.get()),
+                bytes,
+                part.pace.get(),
                 &tier.speed.read_lane,
                 &mut ready,
                 self.volume.clock.elapsed(),

@@ -307,7 +307,7 @@ impl DataPath {
         if stat.size != file.size() && file.direct.users.now().held().is_none() {
             return Ok(Some(Obstacle::Unlogged));
         }
-        Ok(self.obstacle_of_place((inode, file), &handle, stat.size, purpose))
+        Ok(self.obstacle_of_place(inode, file, &handle, stat.size, purpose))
     }
 
     /// Why a file that may be passed through must not be changed directly.

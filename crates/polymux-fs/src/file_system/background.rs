@@ -212,8 +212,8 @@ impl Shared {
     /// Gives each tier its threads where it has none yet.
     fn attend_tiers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
         for (tier, _) in file_system.tier_names() {
-            self.attend(file_system, tier, (Kind::OfTier(tier), "tier"), FileSystem::tier_step)?;
-            self.attend(file_system, tier, (Kind::SyncsOf(tier), "sync"), FileSystem::sync_rewritten_step)?;
+            self.attend(file_system, tier, Kind::OfTier(tier), "tier", FileSystem::tier_step)?;
+            self.attend(file_system, tier, Kind::SyncsOf(tier), "sync", FileSystem::sync_rewritten_step)?;
         }
         Ok(())
     }
@@ -222,7 +222,8 @@ impl Shared {
         self: &Arc<Self>,
         file_system: &Arc<FileSystem>,
         tier: TierId,
-        (kind, name): (Kind, &str),
+        kind: Kind,
+        name: &str,
         step: fn(&FileSystem, TierId) -> Progress,
     ) -> io::Result<()> {
         if self.workers.lock().iter().any(|worker| worker.kind == kind) {

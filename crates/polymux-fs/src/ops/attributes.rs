@@ -196,7 +196,8 @@ impl Mounted {
         &self,
         caller: &Caller,
         ino: Ino,
-        (modified, changed): (Timestamp, Timestamp),
+        modified: Timestamp,
+        changed: Timestamp,
     ) -> Result<Attributes> {
         self.volume.check_writable()?;
         let inode = self.volume.inode(ino)?;
@@ -206,7 +207,7 @@ impl Mounted {
         if modified > common.modified {
             file.direct.written_past_pages.store(false, Ordering::Release);
         }
-        let newest = |own: Timestamp, told: Timestamp| if was_written_past_it { own.max(told) } else { told };
+        let newest = |own: Timestamp, kernel: Timestamp| if was_written_past_it { own.max(kernel) } else { kernel };
         (common.modified, common.changed) = (newest(common.modified, modified), newest(common.changed, changed));
         drop(common);
         inode.times_dirty.store(true, Ordering::Release);

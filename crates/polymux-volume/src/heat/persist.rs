@@ -212,7 +212,8 @@ impl HeatTable {
 }
 
 /// The place right after a record.
-fn after((ino, chunk): (Ino, u32)) -> Option<(Ino, u32)> {
+fn after(place: (Ino, u32)) -> Option<(Ino, u32)> {
+    let (ino, chunk) = place;
     match chunk.checked_add(1) {
         Some(next) => Some((ino, next)),
         None => ino.0.checked_add(1).map(|next| (Ino(next), 0)),

@@ -78,9 +78,11 @@ impl Shard {
     pub(crate) fn find_or_make(
         &mut self,
         hash: u64,
-        (ino, node): (u64, u32),
+        ino: u64,
+        node: u32,
         eviction: Eviction,
-        (now, decay): (u32, &Decay),
+        now: u32,
+        decay: &Decay,
     ) -> Option<&mut Entry> {
         let place = Self::place(hash, self.sets.len());
         if let Some(way) = self.sets[place].iter().position(|entry| entry.is_for(ino, node)) {

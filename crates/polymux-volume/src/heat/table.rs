@@ -92,7 +92,7 @@ impl HeatTable {
         let is_visit = {
             let (shard, hash) = self.slot(ino.0, node);
             let mut shard = shard.lock();
-            let entry = shard.find_or_make(hash, (ino.0, node), Eviction::Coldest, (now, &self.decay));
+            let entry = shard.find_or_make(hash, ino.0, node, Eviction::Coldest, now, &self.decay);
             let touched = entry.expect("the coldest goes").touch(kind, pattern, now, &self.decay);
             if touched.became_hot && shard.push_hot(ino, node) {
                 shard.find_mut(hash, ino.0, node).expect("it was just touched").set_told();
@@ -104,7 +104,7 @@ impl HeatTable {
             let (shard, hash) = self.slot(ino.0, OTHER_NODES);
             // Threads in one file meet here. A file where they do is touched often enough for one that is not counted.
             if let Some(mut shard) = shard.try_lock() {
-                let entry = shard.find_or_make(hash, (ino.0, OTHER_NODES), Eviction::Coldest, (now, &self.decay));
+                let entry = shard.find_or_make(hash, ino.0, OTHER_NODES, Eviction::Coldest, now, &self.decay);
                 entry.expect("the coldest goes").touch(kind, pattern, now, &self.decay);
             }
         }
@@ -160,7 +160,7 @@ impl HeatTable {
             let (shard, hash) = self.slot(ino.0, node);
             let mut shard = shard.lock();
             // Only the coldest possible entry is replaced.
-            if let Some(entry) = shard.find_or_make(hash, (ino.0, node), Eviction::ColderThan(1), (now, &self.decay)) {
+            if let Some(entry) = shard.find_or_make(hash, ino.0, node, Eviction::ColderThan(1), now, &self.decay) {
                 entry.note_moved(now);
             }
         }
@@ -255,7 +255,7 @@ impl HeatTable {
         let (shard, hash) = self.slot(saved.ino, saved.node);
         let eviction = Eviction::ColderThan(saved.heat(now, &self.decay));
         let mut shard = shard.lock();
-        if let Some(entry) = shard.find_or_make(hash, (saved.ino, saved.node), eviction, (now, &self.decay)) {
+        if let Some(entry) = shard.find_or_make(hash, saved.ino, saved.node, eviction, now, &self.decay) {
             entry.merge(saved, &self.decay);
         }
     }

@@ -89,7 +89,8 @@ impl Governor {
         &mut self,
         interval: &Interval,
         mover_rate: Option<f64>,
-        (service_rate, slack_us): (f64, f64),
+        service_rate: f64,
+        slack_us: f64,
         now: Duration,
     ) {
         if interval.operations > 0 {

@@ -17,7 +17,7 @@ fn flood(schedule: &TierSchedule, sizes: &[u64], until: Duration) -> Vec<(Durati
     let mut size = *sizes.next().expect("there are sizes");
     let (reads, mut ready) = (Lane::default(), Ready::default());
     while now < until {
-        let wait = schedule.admit((size, MoverPace::Polite), &reads, &mut ready, now);
+        let wait = schedule.admit(size, MoverPace::Polite, &reads, &mut ready, now);
         if wait.is_zero() {
             sent.push((now, size));
             schedule.mover_ended(Direction::Read, size, MS, now);
@@ -88,7 +88,7 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
         let next = now + 10 * MS;
         while mover_at < next {
             let size = schedule.request_bytes(mover_at);
-            let wait = schedule.admit((size, MoverPace::Polite), &reads, &mut ready, mover_at);
+            let wait = schedule.admit(size, MoverPace::Polite, &reads, &mut ready, mover_at);
             if wait.is_zero() {
                 // 100 MB/s.
                 let service = Duration::from_nanos(size * 10);
@@ -115,7 +115,7 @@ fn a_request_that_yields_takes_no_longer_than_it_may_delay_the_foreground() {
     let mut now = Duration::from_secs(1);
     for _ in 0..100 {
         let (size, mut ready) = (schedule.request_bytes(now), Ready::default());
-        assert!(schedule.admit((size, MoverPace::Polite), &reads, &mut ready, now).is_zero());
+        assert!(schedule.admit(size, MoverPace::Polite, &reads, &mut ready, now).is_zero());
         now += Duration::from_nanos(size * 10);
         schedule.mover_ended(Direction::Read, size, Duration::from_nanos(size * 10), now);
     }
@@ -169,7 +169,7 @@ fn latency_beside_a_mover_that_takes_its_share_does_not_slow_a_polite_one_down()
     }
     let quiet = schedule.quiet_us();
     for _ in 0..500 {
-        if schedule.admit((MIB, MoverPace::TakesShare), &reads, &mut ready, now).is_zero() {
+        if schedule.admit(MIB, MoverPace::TakesShare, &reads, &mut ready, now).is_zero() {
             schedule.mover_ended(Direction::Read, MIB, 10 * MS, now + 10 * MS);
         }
         now += 10 * MS;
@@ -246,7 +246,7 @@ fn a_request_waits_for_the_foreground_but_not_for_ever() {
     assert_eq!(timing, Timing::Timed, "the first of sixteen is timed");
     let (began, reads, mut ready) = (now, Lane::default(), Ready::default());
     loop {
-        let wait = schedule.admit((MIB, MoverPace::Polite), &reads, &mut ready, now);
+        let wait = schedule.admit(MIB, MoverPace::Polite, &reads, &mut ready, now);
         if wait.is_zero() {
             break;
         }
@@ -259,10 +259,10 @@ fn a_request_waits_for_the_foreground_but_not_for_ever() {
     schedule.foreground_ended(Direction::Write, 4096, Some(Finished { latency: MS, now }));
     now += 100 * MS;
     schedule.load(now);
-    assert!(!schedule.admit((MIB, MoverPace::Polite), &reads, &mut ready, now).is_zero());
+    assert!(!schedule.admit(MIB, MoverPace::Polite, &reads, &mut ready, now).is_zero());
     schedule.mover_ended(Direction::Read, MIB, MS, now);
     now += Duration::from_secs(2);
-    assert!(schedule.admit((MIB, MoverPace::Polite), &reads, &mut ready, now).is_zero());
+    assert!(schedule.admit(MIB, MoverPace::Polite, &reads, &mut ready, now).is_zero());
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
     (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
     assert!(
         schedule
-            .admit((MIB, MoverPace::Polite), &Lane::default(), &mut Ready::default(), Duration::from_secs(1))
+            .admit(MIB, MoverPace::Polite, &Lane::default(), &mut Ready::default(), Duration::from_secs(1))
             .is_zero()
     );
     assert!(schedule.mover_is_active() && !schedule.take_was_shared(), "it yields");
@@ -283,8 +283,8 @@ fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
     schedule.load(Duration::from_secs(2));
     schedule.load(Duration::from_secs(3));
     assert!(!schedule.mover_is_active());
-    let shared = (MIB, MoverPace::TakesShare);
-    assert!(schedule.admit(shared, &Lane::default(), &mut Ready::default(), Duration::from_secs(4)).is_zero());
+    let at = Duration::from_secs(4);
+    assert!(schedule.admit(MIB, MoverPace::TakesShare, &Lane::default(), &mut Ready::default(), at).is_zero());
     schedule.mover_ended(Direction::Read, MIB, MS, Duration::from_secs(4));
     assert!(schedule.take_was_shared() && !schedule.take_was_shared(), "once for each call");
 }
@@ -320,7 +320,7 @@ fn a_device_that_stutters_in_slices_keeps_the_size_of_its_mean_speed() {
 #[test]
 fn latencies_and_load_are_shown() {
     let schedule = TierSchedule::new(MoverLimits { bytes_per_second: Some(7), operations_per_second: None });
-    assert!(schedule.admit((7, MoverPace::Polite), &Lane::default(), &mut Ready::default(), Duration::ZERO).is_zero());
+    assert!(schedule.admit(7, MoverPace::Polite, &Lane::default(), &mut Ready::default(), Duration::ZERO).is_zero());
     for number in 1..=1000_u64 {
         let now = Duration::from_millis(number);
         let latency = if number % 50 == 0 { 80 * MS } else { MS };
@@ -345,10 +345,10 @@ fn while_another_mover_is_under_way_it_is_not_its_turn_and_that_counts_as_no_wai
     let (mut first, mut second) = (Ready::default(), Ready::default());
     let (mut began, mut now, mut went) = (None, Duration::from_secs(1), false);
     while !went {
-        if began.is_none() && schedule.admit((MIB, MoverPace::Polite), &reads, &mut first, now).is_zero() {
+        if began.is_none() && schedule.admit(MIB, MoverPace::Polite, &reads, &mut first, now).is_zero() {
             began = Some(now);
         }
-        went = schedule.admit((MIB, MoverPace::Polite), &reads, &mut second, now).is_zero();
+        went = schedule.admit(MIB, MoverPace::Polite, &reads, &mut second, now).is_zero();
         now += MS;
         if began == Some(now - 100 * MS) {
             schedule.mover_ended(Direction::Read, MIB, 100 * MS, now);
@@ -365,7 +365,7 @@ fn while_another_mover_is_under_way_it_is_not_its_turn_and_that_counts_as_no_wai
 fn a_mover_that_takes_its_share_leaves_half_of_the_time_to_programs_that_wait_for_syncs() {
     let schedule = TierSchedule::new(MoverLimits::default());
     let (reads, mut ready) = (Lane::default(), Ready::default());
-    let mut admit = |now| schedule.admit((MIB, MoverPace::TakesShare), &reads, &mut ready, now);
+    let mut admit = |now| schedule.admit(MIB, MoverPace::TakesShare, &reads, &mut ready, now);
     let second = Duration::from_secs(1);
     // No sync waits: two at a time, and the next one at once.
     assert!(admit(second).is_zero() && admit(second).is_zero());

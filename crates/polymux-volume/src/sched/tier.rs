@@ -195,7 +195,7 @@ impl TierSchedule {
     /// Whether a mover may send a request of `bytes`. Zero: it goes now, counts as under way, and is ended by
     /// [`TierSchedule::mover_ended`]. Otherwise: after how long to ask again. `reads` is the tier's lane for readers, and `ready`
     /// belongs to this request.
-    pub fn admit(&self, (bytes, pace): (u64, MoverPace), reads: &Lane, ready: &mut Ready, now: Duration) -> Duration {
+    pub fn admit(&self, bytes: u64, pace: MoverPace, reads: &Lane, ready: &mut Ready, now: Duration) -> Duration {
         let mut control = self.control.lock();
         if self.mover_is_active() {
             self.evaluate(&mut control, now);
@@ -321,7 +321,7 @@ impl TierSchedule {
         // Latency beside a mover that takes its share says nothing of the rate at which a polite one would be too much.
         let is_shared = self.is_shared.swap(false, Ordering::Relaxed);
         let latency_us = interval.latency_us.filter(|_| !is_shared);
-        control.governor.note(&Interval { latency_us, ..interval }, mover_rate, (service_rate, slack_us), now);
+        control.governor.note(&Interval { latency_us, ..interval }, mover_rate, service_rate, slack_us, now);
         self.mover_is_active.store(is_moving, Ordering::Relaxed);
         control.interval_began = now;
         self.interval_end_us.store(microseconds(now.saturating_add(INTERVAL)), Ordering::Relaxed);

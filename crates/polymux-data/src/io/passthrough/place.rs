@@ -37,7 +37,8 @@ impl DataPath {
     /// be: they gain most by being on a fast tier, and others, tables of a database for one, would pay for each of their writes.
     pub(super) fn obstacle_of_place(
         &self,
-        (inode, file): (&Inode, &FileState),
+        inode: &Inode,
+        file: &FileState,
         tier: &TierHandle,
         size: u64,
         purpose: OpenPurpose,
