@@ -114,11 +114,7 @@ impl Mover {
                 self.sync_part(part)?;
             }
         }
-        self.switch(part, file, &hold)?;
-        part.unmark();
-        drop(hold);
-        Counters::count(&self.volume.counters.moves_committed);
-        Ok(())
+        self.commit_held(part, file, hold)
     }
 
     /// The short locked form: one node is copied with its writers kept out from the first byte to the last. It cannot
@@ -133,6 +129,11 @@ impl Mover {
             self.copy_blocks(part, &blocks, StopRule::Never)?;
         }
         self.sync_part(part)?;
+        self.commit_held(part, file, hold)
+    }
+
+    /// Commits a part whose ranges are held, all of them copied and synced.
+    fn commit_held(&self, part: &mut Part, file: &FileState, hold: Hold<'_>) -> Outcome<()> {
         self.switch(part, file, &hold)?;
         part.unmark();
         drop(hold);

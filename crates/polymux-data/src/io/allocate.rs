@@ -137,8 +137,9 @@ impl DataPath {
         Ok(())
     }
 
-    /// Reserves space without changing the size. Beyond the end, one tier must take all of it.
-    fn reserve(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+    /// Checks that all tiers together have space for a range, and reserves that of its part within the file. Returns the request for a place, and the
+    /// end of that part.
+    fn reserve_inside(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<(Request, u64)> {
         self.check_room_for_all(file, start, end)?;
         let request = Request { length: end - start, file_end: end, partial: false, except: None };
         self.ensure_home(inode, file, &request)?;
@@ -146,6 +147,12 @@ impl DataPath {
         for part in self.parts(file, start, inside) {
             self.reserve_part(inode, file, &part)?;
         }
+        Ok((request, inside))
+    }
+
+    /// Reserves space without changing the size. Beyond the end, one tier must take all of it.
+    fn reserve(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
+        let (request, inside) = self.reserve_inside(inode, file, start, end)?;
         let start = start.max(inside);
         if start >= end {
             return Ok(());
@@ -171,13 +178,7 @@ impl DataPath {
     /// Reserves space and extends the file, on several tiers where its policy spreads growth; otherwise a part that does not fit on one
     /// tier goes to the next.
     fn reserve_and_extend(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Result<()> {
-        self.check_room_for_all(file, start, end)?;
-        let request = Request { length: end - start, file_end: end, partial: false, except: None };
-        self.ensure_home(inode, file, &request)?;
-        let inside = end.min(start_of(block_after(file.size())));
-        for part in self.parts(file, start, inside) {
-            self.reserve_part(inode, file, &part)?;
-        }
+        let (request, inside) = self.reserve_inside(inode, file, start, end)?;
         if end <= file.size() {
             return Ok(());
         }

@@ -7,11 +7,13 @@
 //! * `Lifecycle::gone` is set, under its lock, before the transaction that deletes the records; from then on no thread opens the
 //!   inode, links it, or writes a record of it.
 
+use std::sync::Arc;
+
 use polymux_records::caller::Caller;
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
 use polymux_records::parts::KernelConnection;
-use polymux_records::store::keys;
+use polymux_records::store::{Dirent, keys};
 use polymux_types::{Errno, Ino, Timestamp};
 use polymux_volume::access::{EXECUTE, WRITE};
 use polymux_volume::inode::{DirectoryState, Inode, check_removable};
@@ -35,11 +37,7 @@ impl Namespace {
         self.volume.check_access(caller, &directory, EXECUTE)?;
         let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
         let mut state = lock.write();
-        let dirent = self.find_name(parent, name)?.ok_or(Errno::ENOENT)?;
-        let inode = self.inode_of_entry(&dirent)?;
-        check_removable(&directory, &inode)?;
-        self.volume.check_access(caller, &directory, WRITE)?;
-        self.volume.check_sticky(caller, &directory, &inode)?;
+        let (dirent, inode) = self.entry_to_remove(caller, &directory, name)?;
         if inode.is_directory() {
             return Err(Errno::EISDIR.into());
         }
@@ -99,6 +97,16 @@ impl Namespace {
         Loss::Kept
     }
 
+    /// An entry of a directory, with its inode, that the caller may remove from it. Called with the directory's lock held.
+    fn entry_to_remove(&self, caller: &Caller, directory: &Inode, name: &[u8]) -> Result<(Dirent, Arc<Inode>)> {
+        let dirent = self.find_name(directory.ino, name)?.ok_or(Errno::ENOENT)?;
+        let inode = self.inode_of_entry(&dirent)?;
+        check_removable(directory, &inode)?;
+        self.volume.check_access(caller, directory, WRITE)?;
+        self.volume.check_sticky(caller, directory, &inode)?;
+        Ok((dirent, inode))
+    }
+
     /// Removes an empty directory.
     pub fn remove_directory_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.volume.check_writable()?;
@@ -111,11 +119,7 @@ impl Namespace {
         self.volume.check_access(caller, &directory, EXECUTE)?;
         let lock = directory.directory().ok_or(Errno::ENOTDIR)?;
         let mut state = lock.write();
-        let dirent = self.find_name(parent, name)?.ok_or(Errno::ENOENT)?;
-        let inode = self.inode_of_entry(&dirent)?;
-        check_removable(&directory, &inode)?;
-        self.volume.check_access(caller, &directory, WRITE)?;
-        self.volume.check_sticky(caller, &directory, &inode)?;
+        let (dirent, inode) = self.entry_to_remove(caller, &directory, name)?;
         let child = inode.directory().ok_or(Errno::ENOTDIR)?.write();
         if !self.is_empty(&inode, &child)? {
             return Err(Errno::ENOTEMPTY.into());
