@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polymux_transport::Reply;
-use polymux_types::{Errno, InFlightSlot, InFlightTable};
+use polymux_types::{Errno, InFlight, InFlightSlot, InFlightTable};
 
 /// Requests that can be noted at once; more are served all the same, and wait for their tier however long it takes.
 const SLOTS: usize = 1024;
@@ -46,7 +46,8 @@ pub(crate) struct Requests {
 
 /// A request that is being served. Its slot is free again when this is dropped.
 pub(crate) struct Debt<'a> {
-    slot: Option<&'a Slot>,
+    /// Freed after the reply was taken.
+    slot: Option<InFlight<'a, Request>>,
     /// Where no slot was free.
     own: Option<Reply>,
 }
@@ -54,7 +55,7 @@ pub(crate) struct Debt<'a> {
 impl Debt<'_> {
     /// The reply, to be answered now; `None` where the watcher has answered the request.
     pub(crate) fn take(mut self) -> Option<Reply> {
-        match self.slot {
+        match &self.slot {
             Some(slot) => lock(&slot.item.owed).take(),
             None => self.own.take(),
         }
@@ -63,10 +64,9 @@ impl Debt<'_> {
 
 impl Drop for Debt<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
+        if let Some(slot) = &self.slot {
             // Only after a panic a reply is still owed here: it fails before another thread gets the slot.
             drop(lock(&slot.item.owed).take());
-            slot.free();
         }
     }
 }
@@ -140,12 +140,11 @@ impl Requests {
         self.note_crowds(&inos, now_ms);
         let mut failed = 0;
         for (slot, began) in self.stalled(now_ms) {
-            if !is_stuck(slot) && !inos.contains(&slot.item.ino.load(Ordering::Relaxed)) {
-                continue;
-            }
             let mut owed = lock(&slot.item.owed);
-            // The same request still: another one would have begun later.
-            if slot.word() != Some(began) {
+            // Thread and inode are stored before the reply, under this lock: with a reply they are those of its request. It is still the one that
+            // was found stalled, because another one would have begun later.
+            let is_concerned = is_stuck(slot) || inos.contains(&slot.item.ino.load(Ordering::Relaxed));
+            if slot.word() != Some(began) || !is_concerned {
                 continue;
             }
             if let Some(owed) = owed.take() {

@@ -5,9 +5,9 @@
 //! * A device is the limit of its readers where it never rests, reads wait as long for one another as they take, and a read of it takes so
 //!   much longer than one of the other device that the difference is no chance. Requests that a device serves at the same time do not wait.
 //! * Reads are divided by the capacity of each device when never idle. A part of the difference is handed over at a time. A device that
-//!   never had as much to read does not show how much it can serve: until it does, it is taken for no faster than the limit. It is expected to serve
-//!   as many times as many reads at a time as the limit does as it answers a single one sooner, and what was seen of it beside moves makes it no
-//!   slower than a device of which nothing is known.
+//!   never had as much to read does not show how much it can serve: until it does, it is taken for no faster than the limit. Its expected
+//!   capacity is that of the limit, times the time of a single read of the limit, divided by that of its own. Reads that were seen only beside moves
+//!   make it no slower than a device of which nothing is known.
 //! * A device that would serve less than a quarter of the other one's reads is left alone: its contribution is not worth the moves.
 
 /// Percentage of the time in which a device that is the limit has something to read.
@@ -53,7 +53,7 @@ pub struct ReadLoad {
     pub depth_hundredths: u64,
     /// Percentage of the time in which any was under way.
     pub busy_percent: u64,
-    /// Moves or streams shared the device whenever reads of it were seen, so that its device time may be shorter.
+    /// Moves or streams shared the device whenever reads of it were seen: its real device time may be shorter than `device_ns`.
     pub is_seen_disturbed_only: bool,
 }
 

@@ -1,7 +1,7 @@
 //! A table of the operations that are under way, which a watcher reads while they come and go.
 //!
 //! Invariants:
-//! * A slot is free while its word is 0. It belongs to the thread whose exchange of that 0 succeeded, until that thread frees it.
+//! * A slot is free while its word is 0. It belongs to the thread whose exchange of that 0 succeeded, until its [`InFlight`] is dropped.
 //! * Where all slots are taken an operation runs without one: the table never makes an operation wait or fail.
 //! * The word is all that a watcher may rely on: thread and item are stored after it, and are those of the slot's operation before until then.
 //! * Taking and freeing a slot are two stores to memory that no other thread uses at the moment.
@@ -47,10 +47,23 @@ impl<T> InFlightSlot<T> {
     pub fn update(&self, before: NonZeroU64, after: NonZeroU64) -> bool {
         self.word.compare_exchange(before.get(), after.get(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+}
 
-    /// Frees the slot at the end of its operation. Called once, by the thread that took it.
-    pub fn free(&self) {
-        self.word.store(0, Ordering::Release);
+/// The slot of an operation under way, which is free again when this is dropped.
+#[derive(Debug)]
+pub struct InFlight<'a, T>(&'a InFlightSlot<T>);
+
+impl<T> std::ops::Deref for InFlight<'_, T> {
+    type Target = InFlightSlot<T>;
+
+    fn deref(&self) -> &InFlightSlot<T> {
+        self.0
+    }
+}
+
+impl<T> Drop for InFlight<'_, T> {
+    fn drop(&mut self) {
+        self.0.word.store(0, Ordering::Release);
     }
 }
 
@@ -70,7 +83,7 @@ impl<T: Default> InFlightTable<T> {
 
 impl<T> InFlightTable<T> {
     /// Takes a free slot for an operation of the calling thread; `None` where all are taken.
-    pub fn take(&self, word: NonZeroU64) -> Option<&InFlightSlot<T>> {
+    pub fn take(&self, word: NonZeroU64) -> Option<InFlight<'_, T>> {
         let token = thread_token();
         // Threads are far apart in memory, and mostly by a power of two.
         let first = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -80,7 +93,7 @@ impl<T> InFlightTable<T> {
                 && slot.word.compare_exchange(0, word.get(), Ordering::Acquire, Ordering::Relaxed).is_ok()
         })?;
         slot.token.store(token, Ordering::Relaxed);
-        Some(slot)
+        Some(InFlight(slot))
     }
 
     /// The slots that are taken at the moment, with their words.
@@ -102,7 +115,7 @@ mod tests {
         let table = InFlightTable::<()>::new(2);
         let (first, second) = (table.take(word(1)).expect("free"), table.take(word(2)).expect("free"));
         assert!(table.take(word(3)).is_none());
-        first.free();
+        drop(first);
         assert_eq!(table.taken().map(|(_, word)| word.get()).collect::<Vec<_>>(), [2]);
         let third = table.take(word(3)).expect("free again");
         assert_eq!((third.word(), second.token()), (Some(word(3)), thread_token()));
@@ -115,9 +128,9 @@ mod tests {
         assert!(slot.update(word(1), word(5)));
         assert!(!slot.update(word(1), word(6)));
         assert_eq!(slot.word(), Some(word(5)));
-        slot.free();
-        assert!(!slot.update(word(5), word(7)));
-        assert_eq!(slot.word(), None, "it stays free");
+        drop(slot);
+        assert!(!table.slots[0].update(word(5), word(7)));
+        assert_eq!(table.taken().count(), 0, "it stays free");
     }
 
     #[test]

@@ -24,5 +24,5 @@ pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use errno::Errno;
 pub use file_system_space::FileSystemSpace;
 pub use ids::{Bucket, Epoch, Ino, ObjectId, Sequence, StreamId, TierId, VolumeId};
-pub use in_flight::{InFlightSlot, InFlightTable, thread_token};
+pub use in_flight::{InFlight, InFlightSlot, InFlightTable, thread_token};
 pub use units::{ByteSize, Percent};

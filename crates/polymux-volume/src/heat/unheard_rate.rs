@@ -14,11 +14,15 @@ const SECONDS: usize = 64;
 /// Length of the stretch over which the rate is a mean.
 pub(super) const STRETCH_SECONDS: u64 = 8;
 
+/// Reads are counted in this part of one: a file that was open for long has less than one in a second.
+const READ: u64 = 1024;
+
 /// Reads of one tier by second modulo [`SECONDS`].
 #[derive(Debug)]
 pub(super) struct UnheardRate {
     /// The second that is remembered last, since mounting.
     last: u64,
+    /// In units of 1/[`READ`].
     reads: [u64; SECONDS],
 }
 
@@ -45,7 +49,7 @@ impl UnheardRate {
         let (first, last) = (from.min(to).as_secs(), to.as_secs());
         self.follow(last);
         let seconds = last - first + 1;
-        let each = reads.div_ceil(seconds);
+        let each = reads.saturating_mul(READ) / seconds;
         let oldest = (self.last + 1).saturating_sub(SECONDS as u64);
         (first.max(oldest)..=last).for_each(|second| self.reads[place_of(second)] += each);
     }
@@ -58,7 +62,7 @@ impl UnheardRate {
             let first = (end + 1).saturating_sub(STRETCH_SECONDS).max(oldest);
             (first..=end).map(|second| self.reads[place_of(second)]).sum::<u64>()
         };
-        (oldest..=self.last).map(stretch).max().unwrap_or(0) / STRETCH_SECONDS
+        (oldest..=self.last).map(stretch).max().unwrap_or(0) / (STRETCH_SECONDS * READ)
     }
 }
 
@@ -85,6 +89,13 @@ mod tests {
         rate.note(8000, at(3), at(3));
         assert_eq!(rate.per_second(at(3)), 1000);
         assert_eq!(rate.per_second(at(40)), 1000);
+    }
+
+    #[test]
+    fn thousands_of_files_that_were_hardly_read_are_no_load() {
+        let mut rate = UnheardRate::default();
+        (0..5000).for_each(|_| rate.note(1, at(0), at(3599)));
+        assert_eq!(rate.per_second(at(3599)), 0);
     }
 
     #[test]

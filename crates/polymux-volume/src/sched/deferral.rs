@@ -25,7 +25,7 @@ use super::microseconds;
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Requests over which the mean wait is taken.
-const WAITS_AVERAGED: u64 = 16;
+const REQUESTS_AVERAGED: u64 = 16;
 
 /// When to ask again where the end of an urgent request is waited for.
 const ASK_AGAIN: Duration = Duration::from_micros(500);
@@ -105,7 +105,8 @@ impl ClassRecord {
         let waited_us = microseconds(waited);
         self.longest_us.fetch_max(waited_us, Ordering::Relaxed);
         let mean_us = self.mean_wait_us.load(Ordering::Relaxed);
-        self.mean_wait_us.store(mean_us - mean_us / WAITS_AVERAGED + waited_us / WAITS_AVERAGED, Ordering::Relaxed);
+        let next_us = (mean_us * (REQUESTS_AVERAGED - 1)).saturating_add(waited_us) / REQUESTS_AVERAGED;
+        self.mean_wait_us.store(next_us, Ordering::Relaxed);
         self.went_us.fetch_max(microseconds(now), Ordering::Relaxed);
     }
 
@@ -200,9 +201,11 @@ impl Deferral {
         Duration::ZERO
     }
 
-    /// Whether the last requests of movers found moments without urgent ones soon, on average.
-    pub(crate) fn moves_find_moments(&self) -> bool {
-        Duration::from_micros(self.moves.mean_wait_us.load(Ordering::Relaxed)) < 2 * LINGER
+    /// Whether the last requests of movers found times without urgent ones soon: within twice the time after which the next one is not expected any
+    /// more, and long before their patience ended. Never where nothing yields.
+    pub(crate) fn moves_find_time(&self) -> bool {
+        let soon = (2 * LINGER).min(self.patience() / 2);
+        Duration::from_micros(self.moves.mean_wait_us.load(Ordering::Relaxed)) < soon
     }
 
     /// How long the requests of a class waited since mounting.

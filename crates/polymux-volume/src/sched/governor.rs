@@ -71,14 +71,12 @@ impl Governor {
         self.foreground_seen.is_some_and(|seen| now.saturating_sub(seen) < QUIET)
     }
 
-    /// How much longer a foreground request may take in the mean beside movers than without them, in microseconds; `None` before the foreground
-    /// was ever seen.
-    pub(crate) fn latency_rise_us_max(&self, slack_us: f64) -> Option<f64> {
-        self.quiet_us.map(|quiet| (quiet * (LATENCY_FACTOR - 1.0)).max(slack_us))
+    /// How much longer a foreground request may take beside movers, in the mean and in microseconds, than the baseline without them.
+    pub(crate) fn rise_us_max(baseline_us: f64, slack_us: f64) -> f64 {
+        (baseline_us * (LATENCY_FACTOR - 1.0)).max(slack_us)
     }
 
-    /// Latency that the present one is compared with, in microseconds.
-    #[cfg(test)]
+    /// Latency that the present one is compared with, in microseconds; `None` until it is known.
     pub(crate) fn quiet_us(&self) -> Option<f64> {
         self.quiet_us
     }
@@ -113,7 +111,7 @@ impl Governor {
             (Some(mover_rate), None) if self.rate.is_infinite() => self.rate = (mover_rate / 8.0).max(RATE_MIN),
             (Some(_), None) => self.quiet_us = Some(latency_us),
             (Some(mover_rate), Some(quiet)) => {
-                let limit_us = quiet + (quiet * (LATENCY_FACTOR - 1.0)).max(slack_us);
+                let limit_us = quiet + Self::rise_us_max(quiet, slack_us);
                 if latency_us > limit_us {
                     self.slow_down(latency_us, quiet, mover_rate, now);
                 } else {

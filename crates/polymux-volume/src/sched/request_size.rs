@@ -1,5 +1,8 @@
-//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8), and beside foreground I/O for no
-//! longer than that may be delayed.
+//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8), and beside foreground I/O for about as long
+//! as a foreground request may be delayed.
+//!
+//! Invariant: the speed is learnt from requests of full size. Those that were made smaller beside foreground I/O show the fixed cost of a request, and
+//! would make the next one smaller still.
 
 use std::time::Duration;
 
@@ -37,8 +40,9 @@ impl RequestSize {
         self.bytes
     }
 
-    /// Bytes of a request that the tier serves within `service_us_max` at its recent speed, and no more than [`RequestSize::bytes`]. A tier that needs
-    /// longer than [`SERVICE_MAX`] for [`REQUEST_BYTES_MIN`] is bound by the number of requests: smaller ones would take as long, and be more.
+    /// Bytes of a request that the tier serves within `service_us_max` at its recent speed; at least [`REQUEST_BYTES_MIN_BESIDE_FOREGROUND`], and no
+    /// more than [`RequestSize::bytes`]. A tier that needs longer than [`SERVICE_MAX`] for [`REQUEST_BYTES_MIN`] is bound by the number of requests:
+    /// smaller ones would take as long, and be more.
     pub fn bytes_within(&self, service_us_max: u64) -> u64 {
         let Some(rate) = self.rate().filter(|_| self.bytes > REQUEST_BYTES_MIN) else { return self.bytes };
         let fitting = rate.saturating_mul(service_us_max) / 1_000_000;

@@ -107,47 +107,85 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
     (moved, last)
 }
 
+/// A foreground request.
+fn read_once(schedule: &TierSchedule, latency: Duration, now: Duration) {
+    let timing = schedule.foreground_began();
+    let finished = (timing == Timing::Timed).then_some(Finished { latency, now });
+    schedule.foreground_ended(Direction::Read, 4096, finished);
+}
+
+/// Sends 400 requests of a mover to a device that needs a fixed time for each and 8 ns for a byte; with a foreground, it makes a request every 10 ms
+/// that takes the fixed time alone. Returns the size of the last request.
+fn run_requests(schedule: &TierSchedule, fixed: Duration, foreground: bool, now: &mut Duration) -> u64 {
+    let (reads, mut ready, mut last) = (Lane::default(), Ready::default(), 0);
+    for _ in 0..400 {
+        if foreground {
+            *now += 10 * MS;
+            read_once(schedule, fixed, *now);
+        }
+        let size = schedule.request_bytes(*now);
+        let wait = schedule.admit(size, MoverPace::Polite, &reads, &mut ready, *now);
+        if wait.is_zero() {
+            let service = fixed + Duration::from_nanos(size * 8);
+            *now += service;
+            schedule.mover_ended(Direction::Read, size, service, *now);
+            last = size;
+        }
+    }
+    last
+}
+
+fn read_alone(schedule: &TierSchedule, latency: Duration, now: &mut Duration) {
+    *now += Duration::from_secs(10);
+    for _ in 0..500 {
+        read_once(schedule, latency, *now);
+        *now += 10 * MS;
+    }
+}
+
 #[test]
 fn a_request_that_yields_takes_no_longer_than_it_may_delay_the_foreground() {
-    let schedule = TierSchedule::new(MoverLimits::default());
-    let reads = Lane::default();
-    // 100 MB/s, and nothing else uses the tier.
+    let (schedule, fixed) = (TierSchedule::new(MoverLimits::default()), Duration::from_micros(100));
     let mut now = Duration::from_secs(1);
-    for _ in 0..100 {
-        let (size, mut ready) = (schedule.request_bytes(now), Ready::default());
-        assert!(schedule.admit(size, MoverPace::Polite, &reads, &mut ready, now).is_zero());
-        now += Duration::from_nanos(size * 10);
-        schedule.mover_ended(Direction::Read, size, Duration::from_nanos(size * 10), now);
-    }
-    let alone = schedule.request_bytes(now);
-    assert!((900_000..=1_000_000).contains(&alone), "10 ms: {alone}");
-    // Reads of 100 us may be delayed by 200 us, which is 20,000 bytes; those of 8 ms by half of that.
-    for (latency, fitting) in [(Duration::from_micros(100), 32 << 10..=32 << 10), (8 * MS, 350_000..=400_000)] {
-        now += Duration::from_secs(10);
-        for _ in 0..500 {
-            let timing = schedule.foreground_began();
-            let finished = (timing == Timing::Timed).then_some(Finished { latency, now });
-            schedule.foreground_ended(Direction::Read, 4096, finished);
-            now += 10 * MS;
+    let alone = run_requests(&schedule, fixed, false, &mut now);
+    assert!((1_100_000..=1_250_000).contains(&alone), "10 ms: {alone}");
+    read_alone(&schedule, fixed, &mut now);
+    // Reads of 100 us may be delayed by 200 us, in which the device transfers 25,000 bytes.
+    assert_eq!(run_requests(&schedule, fixed, true, &mut now), 32 << 10);
+    assert_eq!(schedule.load(now).request_bytes, 32 << 10);
+    now += Duration::from_secs(2);
+    assert_eq!(schedule.request_bytes(now), alone, "when they are over");
+}
+
+#[test]
+fn requests_to_a_device_that_seeks_keep_their_size_beside_the_foreground() {
+    let (schedule, seek) = (TierSchedule::new(MoverLimits::default()), 4 * MS);
+    let mut now = Duration::from_secs(1);
+    let alone = run_requests(&schedule, seek, false, &mut now);
+    assert!((600_000..=750_000).contains(&alone), "10 ms with the seek: {alone}");
+    read_alone(&schedule, seek, &mut now);
+    let beside = run_requests(&schedule, seek, true, &mut now);
+    assert!(beside * 10 >= alone * 9, "{beside} of {alone}");
+}
+
+#[test]
+fn requests_keep_their_size_beside_a_foreground_that_leaves_no_time_between_its_requests() {
+    for bound_ms in [10, 20, 60] {
+        let (schedule, fixed) = (TierSchedule::new(MoverLimits::default()), Duration::from_micros(100));
+        schedule.deferral().set_bound(bound_ms * MS);
+        let mut now = Duration::from_secs(1);
+        let alone = run_requests(&schedule, fixed, false, &mut now);
+        read_alone(&schedule, fixed, &mut now);
+        assert_eq!(schedule.request_bytes(now), 32 << 10, "{bound_ms} ms");
+        for _ in 0..64 {
+            let mut ready = Ready::default();
+            while !schedule.deferral().ask(Deferrable::Move, &mut ready, Urgency::Urgent, now).is_zero() {
+                now += MS;
+            }
+            read_once(&schedule, fixed, now);
         }
-        let beside = schedule.request_bytes(now);
-        assert!(fitting.contains(&beside), "beside reads of {latency:?}: {beside}");
+        assert_eq!(schedule.request_bytes(now), alone, "{bound_ms} ms");
     }
-    assert_eq!(schedule.request_bytes(now + Duration::from_secs(2)), alone, "when they are over");
-    // Each request goes at the end of its patience only.
-    for _ in 0..64 {
-        let mut ready = Ready::default();
-        while !schedule.deferral().ask(Deferrable::Move, &mut ready, Urgency::Urgent, now).is_zero() {
-            now += MS;
-            let timing = schedule.foreground_began();
-            schedule.foreground_ended(
-                Direction::Read,
-                4096,
-                Some(Finished { latency: MS, now }).filter(|_| timing == Timing::Timed),
-            );
-        }
-    }
-    assert_eq!(schedule.request_bytes(now), alone, "beside readers that leave no moment");
 }
 
 #[test]

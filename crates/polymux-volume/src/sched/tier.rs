@@ -15,6 +15,10 @@ use super::request_size::{RequestSize, SERVICE_MAX};
 /// Requests of movers under way on a tier while no foreground I/O is.
 const IN_FLIGHT_MAX: u32 = 4;
 
+/// Mean latency of foreground requests without movers, in microseconds, from which on a device needs about as long for a small request as for a large
+/// one: a disk that seeks, or a server.
+const SEEKS_FROM_US: f64 = 1000.0;
+
 /// When to ask again where only another request's end is waited for.
 const ASK_AGAIN: Duration = Duration::from_micros(500);
 
@@ -282,23 +286,30 @@ impl TierSchedule {
         self.share_pauses_until_us.store(microseconds(now.saturating_add(elapsed)), Ordering::Relaxed);
         if bytes > 0 {
             self.meter.mover_ended(direction, bytes);
-            control.size.note(bytes, elapsed);
+            if self
+                .reduced_bytes(&control, now)
+                .is_none_or(|reduced| bytes > reduced || reduced == control.size.bytes())
+            {
+                control.size.note(bytes, elapsed);
+            }
         }
         self.evaluate(&mut control, now);
     }
 
-    /// Bytes of the next request of a mover that yields. A foreground request that comes while one is under way waits for its end. So beside
-    /// foreground I/O that leaves moments for it, it takes no longer than the governor lets the mean latency rise. Where it finds none, foreground
-    /// requests wait for one another, and it goes after a long wait: small ones would move next to nothing.
+    /// Bytes of the next request of a mover that yields.
     pub fn request_bytes(&self, now: Duration) -> u64 {
         let control = self.control.lock();
-        let Control { governor, size, politeness, .. } = &*control;
-        match governor.latency_rise_us_max(politeness.slack_us()) {
-            Some(rise_us) if governor.foreground_is_active(now) && self.deferral.moves_find_moments() => {
-                size.bytes_within(whole(rise_us))
-            }
-            _ => size.bytes(),
-        }
+        self.reduced_bytes(&control, now).unwrap_or_else(|| control.size.bytes())
+    }
+
+    /// Bytes of a request that is made smaller beside foreground I/O, which would wait for its end: so it takes no longer than the governor lets the
+    /// mean latency rise. `None` where it keeps its full size: alone; on a device that needs long for any request; and where foreground requests
+    /// leave no time between them, so that each request of a mover waits long first and small ones would move next to nothing.
+    fn reduced_bytes(&self, control: &Control, now: Duration) -> Option<u64> {
+        let Control { governor, size, politeness, .. } = control;
+        let baseline_us = governor.quiet_us().filter(|latency_us| *latency_us < SEEKS_FROM_US)?;
+        let finds_time = governor.foreground_is_active(now) && self.deferral.moves_find_time();
+        finds_time.then(|| size.bytes_within(whole(Governor::rise_us_max(baseline_us, politeness.slack_us()))))
     }
 
     fn evaluate(&self, control: &mut Control, now: Duration) {
@@ -353,7 +364,7 @@ impl TierSchedule {
             latency_us_p99: self.meter.latency_us(99),
             load_percent: rates.load_percent(),
             mover_rate: [governed, limit].into_iter().flatten().min(),
-            request_bytes: control.size.bytes(),
+            request_bytes: self.reduced_bytes(&control, now).unwrap_or_else(|| control.size.bytes()),
         }
     }
 

@@ -22,7 +22,7 @@ use polymux_tier::{
     SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::sync::Mutex;
-use polymux_types::{Bucket, InFlightSlot, InFlightTable, ObjectId};
+use polymux_types::{Bucket, InFlight, InFlightTable, ObjectId};
 
 type Result<T> = std::result::Result<T, TierError>;
 
@@ -122,7 +122,8 @@ pub struct WatchedTier {
 struct Call<'a> {
     tier: &'a WatchedTier,
     class: CallClass,
-    slot: Option<&'a InFlightSlot<()>>,
+    /// Freed after the rest.
+    _slot: Option<InFlight<'a, ()>>,
 }
 
 impl Drop for Call<'_> {
@@ -132,9 +133,6 @@ impl Drop for Call<'_> {
         // Mostly the same as before, and then the line stays shared.
         if returned.load(Ordering::Relaxed) != now {
             returned.store(now, Ordering::Relaxed);
-        }
-        if let Some(slot) = self.slot {
-            slot.free();
         }
     }
 }
@@ -171,7 +169,7 @@ impl WatchedTier {
             return Err(TierError::NotAnswering);
         }
         let slot = self.calls.take(word_of(class, self.now_ms.load(Ordering::Relaxed)));
-        Ok(Call { tier: self, class, slot })
+        Ok(Call { tier: self, class, _slot: slot })
     }
 
     fn call<T>(&self, class: CallClass, operation: impl FnOnce(&dyn Tier) -> Result<T>) -> Result<T> {

@@ -203,6 +203,20 @@ mod tests {
     }
 
     #[test]
+    fn reads_may_go_to_a_tier_that_is_unknown_or_alike_and_not_to_one_that_is_much_slower_or_no_pair() {
+        let mut limits = Limits::default();
+        assert!(!limits.may_hand_over((FAST, SLOW)), "no pair yet");
+        noted(&mut limits, ReadLoad::default(), ReadLoad::default(), at(1));
+        assert!(limits.may_hand_over((FAST, SLOW)));
+        noted(&mut limits, load(10_000, 800, 100), ReadLoad::default(), at(2));
+        assert!(limits.may_hand_over((FAST, SLOW)));
+        let disk = ReadLoad { device_ns: Some(8_000_000), unqueued_ns: Some(8_000_000), ..load(50, 8_000, 40) };
+        noted(&mut limits, load(10_000, 800, 100), disk, at(3));
+        assert!(!limits.may_hand_over((FAST, SLOW)));
+        assert!(!limits.may_hand_over((SLOW, TierId(3))));
+    }
+
+    #[test]
     fn a_tier_that_is_the_limit_stays_it_until_it_could_serve_all_reads_for_a_minute() {
         let mut limits = Limits::default();
         noted(&mut limits, load(9_000, 200, 85), ReadLoad::default(), at(1));

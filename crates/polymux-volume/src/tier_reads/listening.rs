@@ -2,7 +2,8 @@
 //! readers (docs/design/0033).
 //!
 //! Invariants:
-//! * Listening lasts [`LISTENS`]. If the tier turns out to be the limit meanwhile, that alone keeps its reads heard.
+//! * Listening lasts [`LISTENS`]. If the tier turns out to be the limit beside any other one meanwhile, that alone keeps its reads heard, and the next
+//!   time begins without a rest.
 //! * If it does not, it rests for [`RESTS`], and twice as long each further time, up to [`RESTS_MAX`]: a device that serves such a load by
 //!   itself pays with a message for each read only for a small part of the time.
 
@@ -43,7 +44,7 @@ impl Listening {
         since < LISTENS
     }
 
-    /// The tier is the limit of its readers: the next rest is as short as the first one, and listening may begin at once.
+    /// The tier is the limit of its readers beside another one: listening may begin at once again.
     pub(super) fn note_limit(&mut self, tier: TierId) {
         self.turns.remove(&tier);
     }

@@ -70,7 +70,7 @@ pub(crate) struct SmallReads {
     unqueued_ns: u64,
     /// Enough such reads were seen that memory did not serve.
     has_been_alone: bool,
-    /// Reads were seen that shared the device with no moves or streams.
+    /// Reads were seen that shared the device with no moves or streams. From then on the device time is that of such reads, or shorter.
     was_seen_undisturbed: bool,
     /// Hundredths of requests that were under way at a time, while any was.
     depth_hundredths: u64,
@@ -126,7 +126,11 @@ impl SmallReads {
         if is_shared && self.device_ns().is_some_and(is_slower) {
             return;
         }
-        self.was_seen_undisturbed |= !is_shared;
+        if !is_shared && !self.was_seen_undisturbed {
+            // All before it was seen beside moves or streams.
+            self.was_seen_undisturbed = true;
+            (self.reads, self.busy_us) = (0, 0);
+        }
         // Weighted by reads and not by windows: a few slow ones say little beside thousands.
         let kept = |known: u64| known.saturating_mul(KEPT_READS_PERCENT) / 100;
         self.reads = kept(self.reads) + reads;
@@ -239,6 +243,17 @@ mod tests {
         assert_eq!(lane.reads.latency_ns(), None, "it is unknown again");
         assert!(lane.reads.device_ns().is_some());
         assert!(lane.reads.load().busy_percent < 5, "it rests");
+    }
+
+    #[test]
+    fn reads_beside_moves_count_until_there_are_others() {
+        let mut lane = Lane::default();
+        (0..3).for_each(|_| lane.window(1000, 0, 1_000_000, 8_000_000, Window::BesideMoves));
+        assert!(lane.device_us() == 1000 && lane.reads.load().is_seen_disturbed_only);
+        lane.window(5, 0, 500, 500, Window::Undisturbed);
+        assert_eq!(lane.reads.device_ns(), None, "five reads are too few, and those before say nothing any more");
+        lane.window(200, 0, 20_000, 20_000, Window::Undisturbed);
+        assert!(lane.device_us() == 100 && !lane.reads.load().is_seen_disturbed_only);
     }
 
     #[test]

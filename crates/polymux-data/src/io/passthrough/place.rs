@@ -26,10 +26,10 @@ const SLOW_SIZE_MAX: u64 = 64 << 20;
 const READS_THAT_STAY: u64 = 500;
 /// Device time in nanoseconds of a small read below which a tier serves readers by itself as soon as the daemon is asked.
 const OBSERVED_READ_NS: u64 = 20_000;
-/// Reads under way at a time from which on a tier may be the limit of readers that the daemon does not see: half of one, in nanoseconds of device time
-/// in each second.
-const UNDER_WAY_NS_PER_SECOND_MIN: u64 = 500_000_000;
-/// Assumed time of a small read that waits for no other, while none was seen, and the shortest: reads that memory served may have been among them.
+/// Device time of reads in each second, in nanoseconds, from which on a tier may be the limit of readers that the daemon does not see: half of one
+/// read under way at any time.
+const BUSY_NS_PER_SECOND_MIN: u64 = 500_000_000;
+/// Shortest time of a small read that is assumed for that: the shortest that were seen may have been served by memory.
 const READ_NS_MIN: u64 = 100_000;
 
 impl DataPath {
@@ -118,21 +118,21 @@ impl DataPath {
     /// tell, and a file with this context may go to another one then.
     fn may_be_limit_unheard(&self, context: &Context, tier: TierId) -> bool {
         let now = self.volume.clock.elapsed();
-        let unheard = self.placement.heat.device_reads.unheard_per_second(tier, now);
-        // By Little's law, as many as are under way at a time.
-        let under_way_ns = || {
-            let alone_ns = self.placement.tier_reads.unqueued_ns(tier).unwrap_or(0);
-            unheard.saturating_mul(alone_ns.max(READ_NS_MIN))
-        };
         let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id)
+            other.id != tier
+                && context.allows(other.id)
                 && self.placement.tier_reads.may_hand_over((tier, other.id))
                 && !other.is_above_low_mark()
         };
-        unheard > 0
-            && under_way_ns() >= UNDER_WAY_NS_PER_SECOND_MIN
-            && context.preferred.is_empty()
+        // By Little's law, as many reads are under way at a time as come in the time that one takes.
+        let is_in_use = || {
+            let unheard = self.placement.heat.device_reads.unheard_per_second(tier, now);
+            let alone_ns = self.placement.tier_reads.unqueued_ns(tier).unwrap_or(0).max(READ_NS_MIN);
+            unheard.saturating_mul(alone_ns) >= BUSY_NS_PER_SECOND_MIN
+        };
+        context.preferred.is_empty()
             && self.volume.tiers.all().iter().any(may_go)
+            && is_in_use()
             && self.placement.tier_reads.should_listen(tier, now)
     }
 }
