@@ -10,6 +10,7 @@
 mod accept;
 mod allocate;
 mod allocation;
+mod bypassing_reads;
 mod flush;
 mod forget_tier;
 mod heat;
@@ -30,7 +31,6 @@ mod spill;
 mod spread;
 mod sync;
 mod truncate;
-mod unheard_reads;
 mod waited_for;
 mod write;
 mod write_streams;

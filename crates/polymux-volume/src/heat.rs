@@ -19,6 +19,7 @@
 //!                                                  `h` records ───┘              ▼ HeatTable::step
 //! ```
 
+mod bypassing_reads;
 mod clock;
 mod decay;
 mod demand;
@@ -31,7 +32,6 @@ mod shard;
 mod streams;
 mod synced_directories;
 mod table;
-mod unheard_rate;
 mod window;
 
 pub use clock::LogicalClock;

@@ -7,7 +7,7 @@
 //! * Lock order: nothing is taken while `TierReads::state` is held.
 
 mod limits;
-mod listening;
+mod observation;
 mod small_reads;
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use polymux_types::sync::{AtomicBool, Mutex, Ordering};
 
 use self::limits::Limits;
 pub use self::limits::{HandoverOutcome, Pair};
-use self::listening::Listening;
+use self::observation::Observation;
 use self::small_reads::SmallReads;
 pub use self::small_reads::Window;
 use polymux_records::report::PAYS_BACK_SOON_SECONDS;
@@ -89,7 +89,7 @@ struct State {
     window_began: Duration,
     small_reads: BTreeMap<TierId, SmallReads>,
     limits: Limits,
-    listening: Listening,
+    observation: Observation,
     /// Bytes per second of moves to a tier that take their share of the devices.
     moves: BTreeMap<TierId, u64>,
     /// The last space wanted, and in which window.
@@ -170,13 +170,13 @@ impl TierReads {
         for (tier, work, window) in work {
             state.small_reads.entry(*tier).or_default().note(*work, *window, length);
         }
-        let State { limits, listening, small_reads, window_began, .. } = &mut *state;
+        let State { limits, observation, small_reads, window_began, .. } = &mut *state;
         let loads = work.iter().map(|(tier, ..)| (*tier, small_reads[tier].load())).collect();
         let disturbed = work.iter().filter(|(_, _, window)| *window == Window::BesideMoves).map(|(tier, ..)| *tier);
         limits.note(loads, &disturbed.collect::<Vec<_>>(), pairs, *window_began);
         work.iter()
             .filter(|(tier, ..)| limits.is_limit(*tier, None))
-            .for_each(|(tier, ..)| listening.note_limit(*tier));
+            .for_each(|(tier, ..)| observation.note_limit(*tier));
     }
 
     /// Whether reads of the first tier of a pair may be handed over to the second one, should it be the limit of its readers.
@@ -186,8 +186,8 @@ impl TierReads {
 
     /// Whether reads of a tier that pass the daemon by should reach it, as there is a reason to learn whether it is the limit of its readers. Begins
     /// that, unless it was in vain lately.
-    pub fn should_listen(&self, tier: TierId, now: Duration) -> bool {
-        self.state.lock().listening.is_due(tier, now)
+    pub fn should_observe(&self, tier: TierId, now: Duration) -> bool {
+        self.state.lock().observation.is_due(tier, now)
     }
 
     /// Reads in a thousand seconds that each tier which is the limit of its readers should hand over to another one; none to one that took

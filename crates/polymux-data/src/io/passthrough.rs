@@ -545,7 +545,7 @@ impl DataPath {
             self.note_accessed(inode);
         }
         let kind = if purpose == OpenPurpose::Change { AccessKind::Write } else { AccessKind::Read };
-        self.note_unheard_use(inode, file, kind, pages_before);
+        self.note_bypassing_use(inode, file, kind, pages_before);
     }
 }
 

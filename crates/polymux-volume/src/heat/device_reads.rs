@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * Reads through the daemon come as totals of the tier's read lane; those of files that the kernel reads itself are noted when that ends
-//!   (`io/unheard_reads.rs`), and are spread evenly over the time that it lasted.
+//!   (`io/bypassing_reads.rs`), and are spread evenly over the time that it lasted.
 //! * Reads served from memory are not included, nor are requests of more than 64 KiB. The kernel's own reads count by pages.
 //! * A tier that comes back begins a new lane: a total that is lower than before is one of that.
 //! * One lock, a leaf; a note costs as much as a few additions.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use polymux_types::TierId;
 use polymux_types::sync::Mutex;
 
-use super::unheard_rate::UnheardRate;
+use super::bypassing_reads::BypassingReads;
 
 /// Minutes that are remembered, the one under way included.
 pub const MINUTES: usize = 60;
@@ -34,13 +34,13 @@ struct Course {
     minute: u64,
     /// Reads by minute modulo [`MINUTES`].
     reads: Minutes,
-    /// Those of the last minute that did not reach the daemon.
-    unheard: UnheardRate,
+    /// Those of the last minute that bypassed the daemon.
+    bypassing: BypassingReads,
 }
 
 impl Default for Course {
     fn default() -> Self {
-        Self { counted: 0, minute: 0, reads: [0; MINUTES], unheard: UnheardRate::default() }
+        Self { counted: 0, minute: 0, reads: [0; MINUTES], bypassing: BypassingReads::default() }
     }
 }
 
@@ -80,12 +80,12 @@ impl DeviceReads {
     }
 
     /// Notes reads of a file that the kernel read itself between two moments.
-    pub fn note_unheard(&self, tier: TierId, reads: u64, from: Duration, to: Duration) {
+    pub fn note_bypassing(&self, tier: TierId, reads: u64, from: Duration, to: Duration) {
         let (first, last) = (minute_of(from.min(to)), minute_of(to));
         let minutes = last - first + 1;
         let mut tiers = self.tiers.lock();
         let course = tiers.entry(tier).or_default();
-        course.unheard.note(reads, from, to);
+        course.bypassing.note(reads, from, to);
         // The rest of the division belongs to the last minute.
         let (each, rest) = (reads / minutes, reads % minutes);
         for minute in first.max((last + 1).saturating_sub(MINUTES as u64))..=last {
@@ -93,9 +93,9 @@ impl DeviceReads {
         }
     }
 
-    /// Reads a second that the device of a tier served without the daemon in the busiest eight seconds of the last minute.
-    pub fn unheard_per_second(&self, tier: TierId, now: Duration) -> u64 {
-        self.tiers.lock().get_mut(&tier).map_or(0, |course| course.unheard.per_second(now))
+    /// Reads a second that bypassed the daemon, in the busiest eight seconds of the last minute.
+    pub fn bypassing_per_second(&self, tier: TierId, now: Duration) -> u64 {
+        self.tiers.lock().get_mut(&tier).map_or(0, |course| course.bypassing.per_second(now))
     }
 
     /// The last hour of a tier.
@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn what_the_kernel_read_itself_is_spread_over_the_time_that_it_lasted() {
         let reads = DeviceReads::default();
-        reads.note_unheard(TIER, 11, at(2), at(4));
+        reads.note_bypassing(TIER, 11, at(2), at(4));
         assert_eq!(told(&reads, at(4)), [(2, 3), (1, 3), (0, 5)]);
-        reads.note_unheard(TIER, 240, at(4), at(123));
+        reads.note_bypassing(TIER, 240, at(4), at(123));
         let hour = told(&reads, at(123));
         assert_eq!((hour.len(), hour[0], hour[59]), (60, (59, 2), (0, 2)), "no more than the last hour of it counts");
-        reads.note_unheard(TIER, 7, at(50), at(60));
+        reads.note_bypassing(TIER, 7, at(50), at(60));
         assert_eq!(told(&reads, at(123)).len(), 60, "what is older than an hour changes nothing");
     }
 }

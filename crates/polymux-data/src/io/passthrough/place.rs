@@ -33,7 +33,7 @@ const BUSY_NS_PER_SECOND_MIN: u64 = 500_000_000;
 const READ_NS_MIN: u64 = 100_000;
 
 impl DataPath {
-    /// Why a file has to be able to move while it is open, or why its requests have to be heard. Of those that are changed only logs have to
+    /// Why a file has to be able to move while it is open, or why its requests have to reach the daemon. Of those that are changed only logs have to
     /// be: they gain most by being on a fast tier, and others, tables of a database for one, would pay for each of their writes.
     pub(super) fn obstacle_of_place(
         &self,
@@ -44,19 +44,19 @@ impl DataPath {
         purpose: OpenPurpose,
     ) -> Option<Obstacle> {
         let is_large = size > SLOW_SIZE_MAX;
-        let may_have_to_be_heard = self.volume.options.promotion == Promotion::Prompt
+        let may_have_to_be_observed = self.volume.options.promotion == Promotion::Prompt
             && (purpose == OpenPurpose::Read
                 || size < WAITED_FOR_FILE_MAX && file.is_waited_for(self.volume.clock.elapsed()));
         // The rules of a file are looked up only where they matter: most opens are of small files.
-        if !is_large && !may_have_to_be_heard {
+        if !is_large && !may_have_to_be_observed {
             return None;
         }
         let context = self.placement.context_of(inode);
-        let is_heard = may_have_to_be_heard && self.placement.promotes_promptly(context.policy);
-        if (is_large || is_heard) && !self.is_well_placed(&context, tier.id) {
+        let is_observed = may_have_to_be_observed && self.placement.promotes_promptly(context.policy);
+        if (is_large || is_observed) && !self.is_well_placed(&context, tier.id) {
             return Some(Obstacle::MayMove);
         }
-        (is_heard && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
+        (is_observed && self.may_have_to_leave(&context, inode.ino, file, tier)).then_some(Obstacle::MayLeave)
     }
 
     /// Whether a file is on the fastest tier that it may be on.
@@ -82,7 +82,7 @@ impl DataPath {
     /// Whether a file has to be able to leave its tier while it is open: because the tier has more to read than it can serve, or because the
     /// file is read too little to be certain to stay on a tier that has to free space for data that is read more.
     fn may_have_to_leave(&self, context: &Context, ino: Ino, file: &FileState, tier: &TierHandle) -> bool {
-        if self.may_be_handed_over(context, tier.id) || self.may_be_limit_unheard(context, tier.id) {
+        if self.may_be_handed_over(context, tier.id) || self.may_be_limit_of_bypassing_reads(context, tier.id) {
             return true;
         }
         let tiers = self.volume.tiers.all();
@@ -116,7 +116,7 @@ impl DataPath {
 
     /// Whether the kernel itself served so many reads of a tier that it may be the limit of its readers, which only reads that reach the daemon
     /// tell, and a file with this context may go to another one then.
-    fn may_be_limit_unheard(&self, context: &Context, tier: TierId) -> bool {
+    fn may_be_limit_of_bypassing_reads(&self, context: &Context, tier: TierId) -> bool {
         let now = self.volume.clock.elapsed();
         let may_go = |other: &Arc<TierHandle>| {
             other.id != tier
@@ -126,13 +126,13 @@ impl DataPath {
         };
         // By Little's law, as many reads are under way at a time as come in the time that one takes.
         let is_in_use = || {
-            let unheard = self.placement.heat.device_reads.unheard_per_second(tier, now);
+            let bypassing = self.placement.heat.device_reads.bypassing_per_second(tier, now);
             let alone_ns = self.placement.tier_reads.unqueued_ns(tier).unwrap_or(0).max(READ_NS_MIN);
-            unheard.saturating_mul(alone_ns) >= BUSY_NS_PER_SECOND_MIN
+            bypassing.saturating_mul(alone_ns) >= BUSY_NS_PER_SECOND_MIN
         };
         context.preferred.is_empty()
             && self.volume.tiers.all().iter().any(may_go)
             && is_in_use()
-            && self.placement.tier_reads.should_listen(tier, now)
+            && self.placement.tier_reads.should_observe(tier, now)
     }
 }

@@ -1,4 +1,4 @@
-//! How many reads of a tier's device in each second of the last minute did not reach the daemon, because the kernel served them itself
+//! How many reads of a tier's device in each second of the last minute bypassed the daemon, because the kernel served them itself
 //! (docs/design/0033).
 //!
 //! Invariants:
@@ -19,14 +19,14 @@ const READ: u64 = 1024;
 
 /// Reads of one tier by second modulo [`SECONDS`].
 #[derive(Debug)]
-pub(super) struct UnheardRate {
+pub(super) struct BypassingReads {
     /// The second that is remembered last, since mounting.
     last: u64,
     /// In units of 1/[`READ`].
     reads: [u64; SECONDS],
 }
 
-impl Default for UnheardRate {
+impl Default for BypassingReads {
     fn default() -> Self {
         Self { last: 0, reads: [0; SECONDS] }
     }
@@ -36,7 +36,7 @@ fn place_of(second: u64) -> usize {
     usize::try_from(second % SECONDS as u64).expect("about a minute of seconds")
 }
 
-impl UnheardRate {
+impl BypassingReads {
     /// Forgets what lies more than about a minute before `second`.
     fn follow(&mut self, second: u64) {
         let first = (self.last + 1).max((second + 1).saturating_sub(SECONDS as u64));
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn files_that_are_read_at_the_same_time_add_up_and_are_forgotten_after_a_minute() {
-        let mut rate = UnheardRate::default();
+        let mut rate = BypassingReads::default();
         (0..32).for_each(|_| rate.note(2000, at(100), at(107)));
         assert_eq!(rate.per_second(at(107)), 8000);
         assert_eq!(rate.per_second(at(150)), 8000);
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_a_second_counts_as_what_it_is_in_eight() {
-        let mut rate = UnheardRate::default();
+        let mut rate = BypassingReads::default();
         rate.note(8000, at(3), at(3));
         assert_eq!(rate.per_second(at(3)), 1000);
         assert_eq!(rate.per_second(at(40)), 1000);
@@ -93,14 +93,14 @@ mod tests {
 
     #[test]
     fn thousands_of_files_that_were_hardly_read_are_no_load() {
-        let mut rate = UnheardRate::default();
+        let mut rate = BypassingReads::default();
         (0..5000).for_each(|_| rate.note(1, at(0), at(3599)));
         assert_eq!(rate.per_second(at(3599)), 0);
     }
 
     #[test]
     fn of_a_file_that_was_open_for_days_the_last_minute_counts() {
-        let mut rate = UnheardRate::default();
+        let mut rate = BypassingReads::default();
         rate.note(100_000_000, at(0), at(99_999));
         assert_eq!(rate.per_second(at(99_999)), 1000);
         rate.note(5, at(10), at(20));

@@ -53,7 +53,7 @@ impl DataPath {
     }
 
     /// A file is not passed through any more: the bytes that devices served since `before` count as use.
-    pub(super) fn note_unheard_use(
+    pub(super) fn note_bypassing_use(
         &self,
         inode: &Inode,
         file: &FileState,
@@ -85,7 +85,7 @@ impl DataPath {
         self.placement.heat.demand.end_hold(inode.ino, Some(&rates), now.at.saturating_sub(before.at));
         let object = file.layout.read().objects.first().copied();
         if let Some(entry) = object {
-            self.placement.heat.device_reads.note_unheard(entry.tier, served, before.at, now.at);
+            self.placement.heat.device_reads.note_bypassing(entry.tier, served, before.at, now.at);
         }
         // Of the nodes behind those that were looked at nothing is known; where those were used, they count as used, too.
         let looked_at = rates.len() as u64 * RANGE_NODE_SIZE;
