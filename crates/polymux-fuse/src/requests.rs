@@ -132,17 +132,17 @@ impl Requests {
     /// Answers the requests of these threads, and the requests that wait behind them, with `EIO`. Returns how many.
     pub(crate) fn fail_stuck(&self, stuck: &[usize], now_ms: u64) -> usize {
         let is_stuck = |slot: &Slot| stuck.contains(&slot.token());
-        let inos: Vec<u64> = self
-            .stalled(now_ms)
-            .filter(|(slot, _)| is_stuck(slot))
-            .map(|(slot, _)| slot.item.ino.load(Ordering::Relaxed))
-            .collect();
+        // The reply is stored under this lock, after thread and inode. The request that was found stalled is still there: another one would have
+        // begun later.
+        let inode_if_stuck = |(slot, began): (&Slot, NonZeroU64)| {
+            let _owed = lock(&slot.item.owed);
+            (slot.word() == Some(began) && is_stuck(slot)).then(|| slot.item.ino.load(Ordering::Relaxed))
+        };
+        let inos: Vec<u64> = self.stalled(now_ms).filter_map(inode_if_stuck).collect();
         self.note_crowds(&inos, now_ms);
         let mut failed = 0;
         for (slot, began) in self.stalled(now_ms) {
             let mut owed = lock(&slot.item.owed);
-            // Thread and inode are stored before the reply, under this lock: with a reply they are those of its request. It is still the one that
-            // was found stalled, because another one would have begun later.
             let is_concerned = is_stuck(slot) || inos.contains(&slot.item.ino.load(Ordering::Relaxed));
             if slot.word() != Some(began) || !is_concerned {
                 continue;

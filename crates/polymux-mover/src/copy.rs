@@ -16,11 +16,12 @@ use polymux_records::store::ObjectEntry;
 use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_volume::inode::reference_of;
-use polymux_volume::sched::Direction;
+use polymux_volume::sched::{Direction, Sizing};
 use polymux_volume::space::{PendingSync, SyncTarget, TierHandle};
 
 use super::Interrupt;
 use super::mover::Mover;
+use super::pace::MoveRequest;
 use super::part::{Gaps, Part, WriteBehind};
 
 /// Whether a copy ends when another thread waits for the file.
@@ -142,16 +143,19 @@ impl Mover {
             if self.is_stopped(part, rule) {
                 return Err(Interrupt::Stopped);
             }
-            let length = (data.end - position).min(self.request_bytes(&from, &to, part.pace.get()));
+            let (request_bytes, sizing) = self.request_bytes(&from, &to, part.pace.get());
+            let length = (data.end - position).min(request_bytes);
             if let Some(descriptor) = &shared {
-                let copied = self.copy_on_file_system(part, &to, descriptor, position..position + length, rule)?;
+                let copied =
+                    self.copy_on_file_system(part, &to, descriptor, position..position + length, sizing, rule)?;
                 position += copied;
                 // A short result means the end of the source, no space, or no support: the ordinary copy finds out which.
                 shared = shared.filter(|_| copied == length);
                 continue;
             }
             buffer.resize(usize::try_from(length).expect("a request fits into memory"), 0);
-            let count = self.paced(part, &from, (Direction::Read, length), rule, |from| {
+            let request = MoveRequest { direction: Direction::Read, bytes: length, sizing };
+            let count = self.paced(part, &from, request, rule, |from| {
                 Ok(from.run(|tier| tier.read(reference_of(source), position, &mut buffer, Wait::Allowed))?)
             })?;
             let next = position + length;
@@ -162,7 +166,8 @@ impl Mover {
             }
             let filled = &buffer[..count];
             let (target, behind, gaps) = (part.target, part.behind.take(), part.gaps);
-            self.paced(part, &to, (Direction::Write, count as u64), rule, |to| {
+            let request = MoveRequest { direction: Direction::Write, bytes: count as u64, sizing };
+            self.paced(part, &to, request, rule, |to| {
                 self.write_to_target(&target, gaps, to, position, filled)?;
                 wait_for(to, behind);
                 Ok(())
@@ -181,6 +186,7 @@ impl Mover {
         to: &TierHandle,
         source: &OwnedFd,
         range: Range<u64>,
+        sizing: Sizing,
         rule: StopRule,
     ) -> Outcome<u64> {
         let length = range.end - range.start;
@@ -188,7 +194,8 @@ impl Mover {
             return Err(Interrupt::NoRoom(to.id));
         }
         let target = reference_of(&part.target);
-        let copied = self.paced(part, to, (Direction::Write, length), rule, |to| {
+        let request = MoveRequest { direction: Direction::Write, bytes: length, sizing };
+        let copied = self.paced(part, to, request, rule, |to| {
             match to.get()?.copy_within_file_system(target, range.start, length, source) {
                 Err(TierError::Unsupported(_)) => Ok(0),
                 other => other.map_err(|error| Interrupt::of(to.note_error(error), to.id)),
@@ -225,7 +232,8 @@ impl Mover {
             return;
         };
         let start = start_of(run.start);
-        let end = start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to, part.pace.get()));
+        let end =
+            start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to, part.pace.get()).0);
         self.read_ahead(&from, &source, start..end.max(start));
     }
 

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use polymux_tier::Rotation;
 use polymux_volume::inode::Inode;
-use polymux_volume::sched::{Direction, MoverPace, Ready};
+use polymux_volume::sched::{Direction, MoveEnd, MoverPace, Ready, Seeks, Sizing, request_between};
 use polymux_volume::space::TierHandle;
 
 use super::Interrupt;
@@ -18,6 +19,18 @@ use super::part::Part;
 const SHARED_REQUEST_BYTES: u64 = 1 << 20;
 /// and of one that does so where programs wait for syncs.
 const SHARED_REQUEST_BYTES_BESIDE_SYNCS: u64 = 256 << 10;
+
+/// Time of a small read that waits for no other, from which on a device seeks, or is a server: it needs about as long for a small request as for a large
+/// one.
+const SEEKS_FROM_NS: u64 = 1_000_000;
+
+/// One request of a mover to a tier.
+#[derive(Clone, Copy)]
+pub(super) struct MoveRequest {
+    pub(super) direction: Direction,
+    pub(super) bytes: u64,
+    pub(super) sizing: Sizing,
+}
 
 /// Longest wait before a mover looks again whether it must stop.
 const NAP_MAX: Duration = Duration::from_millis(20);
@@ -36,17 +49,27 @@ impl Mover {
                 || part.began_wanted && is_unwanted(&part.inode))
     }
 
-    /// Bytes of the next request: as many as both tiers serve within their time.
-    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> u64 {
+    /// Bytes of the next request: as many as both tiers serve within their time, and as programs that use them may wait for.
+    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> (u64, Sizing) {
         let now = self.volume.clock.elapsed();
         match pace {
-            MoverPace::Polite => from.speed.schedule.request_bytes(now).min(to.speed.schedule.request_bytes(now)),
+            MoverPace::Polite => request_between(self.end_of_move(from), self.end_of_move(to), now),
             // Other requests are under way beside it, so its duration does not depend on its size alone; and the fewer of its own, the better.
             MoverPace::TakesShare => {
                 let is_waited_for = [from, to].iter().any(|tier| tier.speed.schedule.is_waited_for(now));
-                if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES }
+                let bytes = if is_waited_for { SHARED_REQUEST_BYTES_BESIDE_SYNCS } else { SHARED_REQUEST_BYTES };
+                (bytes, Sizing::Full)
             }
         }
+    }
+
+    fn end_of_move<'a>(&self, tier: &'a TierHandle) -> MoveEnd<'a> {
+        let rotates = || tier.present().is_some_and(|present| present.capabilities().rotation == Rotation::Rotational);
+        let seeks = match self.placement.tier_reads.unqueued_ns(tier.id) {
+            Some(alone_ns) => alone_ns >= SEEKS_FROM_NS,
+            None => rotates(),
+        };
+        MoveEnd { schedule: &tier.speed.schedule, seeks: if seeks { Seeks::Yes } else { Seeks::No } }
     }
 
     /// Runs a request of a mover when its tier admits it. While writers are kept out, it runs at once.
@@ -54,11 +77,11 @@ impl Mover {
         &self,
         part: &Part,
         tier: &TierHandle,
-        request: (Direction, u64),
+        request: MoveRequest,
         rule: StopRule,
         operation: impl FnOnce(&TierHandle) -> Result<T, Interrupt>,
     ) -> Result<T, Interrupt> {
-        let (direction, bytes) = request;
+        let MoveRequest { direction, bytes, sizing } = request;
         if rule == StopRule::Never {
             return operation(tier);
         }
@@ -83,7 +106,7 @@ impl Mover {
         let outcome = operation(tier);
         let now = self.volume.clock.elapsed();
         let done = if outcome.is_ok() { bytes } else { 0 };
-        tier.speed.schedule.mover_ended(direction, done, now.saturating_sub(began), now);
+        tier.speed.schedule.mover_ended(direction, done, sizing, now.saturating_sub(began), now);
         outcome
     }
 }

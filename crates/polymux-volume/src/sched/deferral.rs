@@ -24,6 +24,9 @@ use super::microseconds;
 /// How long after an urgent request the next one is expected: who reads one block after the other leaves less between them.
 const LINGER: Duration = Duration::from_millis(5);
 
+/// Time without a request after which nothing is known of how long the next one will wait.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+
 /// Requests over which the mean wait is taken.
 const REQUESTS_AVERAGED: u64 = 16;
 
@@ -104,10 +107,16 @@ impl ClassRecord {
         self.by_wait[class_of(waited)].fetch_add(1, Ordering::Relaxed);
         let waited_us = microseconds(waited);
         self.longest_us.fetch_max(waited_us, Ordering::Relaxed);
-        let mean_us = self.mean_wait_us.load(Ordering::Relaxed);
-        let next_us = (mean_us * (REQUESTS_AVERAGED - 1)).saturating_add(waited_us) / REQUESTS_AVERAGED;
-        self.mean_wait_us.store(next_us, Ordering::Relaxed);
+        let mean_us = microseconds(self.mean_wait(now)).saturating_mul(REQUESTS_AVERAGED - 1).saturating_add(waited_us);
+        self.mean_wait_us.store(mean_us / REQUESTS_AVERAGED, Ordering::Relaxed);
         self.went_us.fetch_max(microseconds(now), Ordering::Relaxed);
+    }
+
+    /// How long the last requests waited, on average; zero when none went for long.
+    fn mean_wait(&self, now: Duration) -> Duration {
+        let went = Duration::from_micros(self.went_us.load(Ordering::Relaxed));
+        let is_old = now.saturating_sub(went) >= FORGOTTEN_AFTER;
+        if is_old { Duration::ZERO } else { Duration::from_micros(self.mean_wait_us.load(Ordering::Relaxed)) }
     }
 
     fn waits(&self) -> Waits {
@@ -201,11 +210,11 @@ impl Deferral {
         Duration::ZERO
     }
 
-    /// Whether the last requests of movers found times without urgent ones soon: within twice the time after which the next one is not expected any
-    /// more, and long before their patience ended. Never where nothing yields.
-    pub(crate) fn moves_find_time(&self) -> bool {
+    /// Whether the last requests of movers found times without urgent ones soon: on average within twice [`LINGER`], and within half of their patience.
+    /// Never where nothing yields. Unknown, which counts as yes, when no request went for [`FORGOTTEN_AFTER`].
+    pub(crate) fn moves_find_time(&self, now: Duration) -> bool {
         let soon = (2 * LINGER).min(self.patience() / 2);
-        Duration::from_micros(self.moves.mean_wait_us.load(Ordering::Relaxed)) < soon
+        !soon.is_zero() && self.moves.mean_wait(now) < soon
     }
 
     /// How long the requests of a class waited since mounting.

@@ -1,14 +1,21 @@
-//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8), and beside foreground I/O for about as long
-//! as a foreground request may be delayed.
+//! How large a mover's requests are, so that each keeps a tier busy for at most 10 ms (DESIGN section 8), and beside foreground I/O on fast devices for
+//! about as long as a foreground request may be delayed (docs/design/0033).
 //!
-//! Invariant: the speed is learnt from requests of full size. Those that were made smaller beside foreground I/O show the fixed cost of a request, and
-//! would make the next one smaller still.
+//! Invariants:
+//! * The speed is not learnt from requests that were reduced beside foreground I/O: they show the fixed cost of a request, and would make the next one
+//!   smaller still. One request of full size in [`FULL_SIZE_INTERVAL`] keeps the speed known.
+//! * No request is reduced where one of its tiers has foreground I/O and seeks: it takes hardly less time there.
 
 use std::time::Duration;
+
+use super::tier::TierSchedule;
 
 /// Bounds of a request.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 64 << 10;
 pub(crate) const REQUEST_BYTES_MAX: u64 = 2 << 20;
+
+/// Time after which a request has its full size again, to learn the speed from. A foreground request that waits for one is then one in a thousand.
+pub(crate) const FULL_SIZE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Smallest request beside foreground I/O: below it the fixed cost of a request outweighs the bytes, and small writes begin to cost a flash device
 /// more than it is asked to write.
@@ -22,6 +29,47 @@ const GRAIN: u64 = 16 << 10;
 
 /// Service time that the speed is taken over: some hundred milliseconds, because throttled devices stutter.
 const MEMORY_US: u64 = 400_000;
+
+/// Whether a request has the size that its tiers serve within [`SERVICE_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizing {
+    /// It has, or less where there is less to copy.
+    Full,
+    /// It is smaller, because programs use one of the tiers.
+    Reduced,
+}
+
+/// Whether a device needs about as long for a small request as for a large one: a disk that seeks, or a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seeks {
+    /// A small request takes less time.
+    No,
+    /// The time of a request depends little on its size.
+    Yes,
+}
+
+/// A tier that a move reads from or writes to.
+#[derive(Clone, Copy)]
+pub struct MoveEnd<'a> {
+    /// Its schedule.
+    pub schedule: &'a TierSchedule,
+    /// Whether its device seeks.
+    pub seeks: Seeks,
+}
+
+/// Bytes of the next request of a mover that yields.
+pub fn request_between(from: MoveEnd<'_>, to: MoveEnd<'_>, now: Duration) -> (u64, Sizing) {
+    let ends = [from, to];
+    let full = from.schedule.request_bytes().min(to.schedule.request_bytes());
+    let must_be_full = |end: &MoveEnd<'_>| {
+        end.schedule.is_full_size_due(now) || end.seeks == Seeks::Yes && end.schedule.foreground_is_active(now)
+    };
+    let reduced = ends.iter().filter_map(|end| end.schedule.reduced_request_bytes(now)).min();
+    match reduced.filter(|bytes| *bytes < full) {
+        Some(bytes) if !ends.iter().any(must_be_full) => (bytes, Sizing::Reduced),
+        _ => (full, Sizing::Full),
+    }
+}
 
 /// Follows the speed of a tier's service.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +95,12 @@ impl RequestSize {
         let Some(rate) = self.rate().filter(|_| self.bytes > REQUEST_BYTES_MIN) else { return self.bytes };
         let fitting = rate.saturating_mul(service_us_max) / 1_000_000;
         (fitting / GRAIN * GRAIN).clamp(REQUEST_BYTES_MIN_BESIDE_FOREGROUND, self.bytes)
+    }
+
+    /// The requests so far were served long ago: those that come count four times as much.
+    pub fn age(&mut self) {
+        self.served_bytes /= 4;
+        self.served_us /= 4;
     }
 
     /// Bytes that the tier serves in a second; `None` before the first request.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::request_size::{REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, RequestSize};
+use super::request_size::{MoveEnd, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, RequestSize, Seeks, Sizing, request_between};
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -20,7 +20,7 @@ fn flood(schedule: &TierSchedule, sizes: &[u64], until: Duration) -> Vec<(Durati
         let wait = schedule.admit(size, MoverPace::Polite, &reads, &mut ready, now);
         if wait.is_zero() {
             sent.push((now, size));
-            schedule.mover_ended(Direction::Read, size, MS, now);
+            schedule.mover_ended(Direction::Read, size, Sizing::Full, MS, now);
             size = *sizes.next().expect("sizes go round");
         }
         now += wait;
@@ -87,13 +87,13 @@ fn run(schedule: &TierSchedule, device: &Device, seconds: std::ops::Range<u64>, 
         }
         let next = now + 10 * MS;
         while mover_at < next {
-            let size = schedule.request_bytes(mover_at);
+            let (size, sizing) = request_between(end_of(schedule), end_of(schedule), mover_at);
             let wait = schedule.admit(size, MoverPace::Polite, &reads, &mut ready, mover_at);
             if wait.is_zero() {
                 // 100 MB/s.
                 let service = Duration::from_nanos(size * 10);
                 mover_at += service;
-                schedule.mover_ended(Direction::Read, size, service, mover_at);
+                schedule.mover_ended(Direction::Read, size, sizing, service, mover_at);
                 recent.push((mover_at, size));
                 moved += size;
                 if mover_at + Duration::from_secs(1) > end {
@@ -114,77 +114,133 @@ fn read_once(schedule: &TierSchedule, latency: Duration, now: Duration) {
     schedule.foreground_ended(Direction::Read, 4096, finished);
 }
 
-/// Sends 400 requests of a mover to a device that needs a fixed time for each and 8 ns for a byte; with a foreground, it makes a request every 10 ms
-/// that takes the fixed time alone. Returns the size of the last request.
-fn run_requests(schedule: &TierSchedule, fixed: Duration, foreground: bool, now: &mut Duration) -> u64 {
-    let (reads, mut ready, mut last) = (Lane::default(), Ready::default(), 0);
-    for _ in 0..400 {
-        if foreground {
-            *now += 10 * MS;
-            read_once(schedule, fixed, *now);
-        }
-        let size = schedule.request_bytes(*now);
-        let wait = schedule.admit(size, MoverPace::Polite, &reads, &mut ready, *now);
-        if wait.is_zero() {
-            let service = fixed + Duration::from_nanos(size * 8);
-            *now += service;
-            schedule.mover_ended(Direction::Read, size, service, *now);
-            last = size;
-        }
-    }
-    last
+fn end_of(schedule: &TierSchedule) -> MoveEnd<'_> {
+    MoveEnd { schedule, seeks: Seeks::No }
 }
 
-fn read_alone(schedule: &TierSchedule, latency: Duration, now: &mut Duration) {
-    *now += Duration::from_secs(10);
-    for _ in 0..500 {
-        read_once(schedule, latency, *now);
-        *now += 10 * MS;
+/// A device that needs a fixed time for each request, and 8 ns for a byte.
+struct Ends {
+    schedules: [TierSchedule; 2],
+    fixed: [Duration; 2],
+    seeks: [Seeks; 2],
+    now: Duration,
+}
+
+impl Ends {
+    fn new(fixed: [Duration; 2]) -> Self {
+        let seeks = fixed.map(|fixed| if fixed >= MS { Seeks::Yes } else { Seeks::No });
+        Self {
+            schedules: std::array::from_fn(|_| TierSchedule::new(MoverLimits::default())),
+            fixed,
+            seeks,
+            now: 20_000 * MS,
+        }
+    }
+
+    fn next_request(&self) -> (u64, Sizing) {
+        let [from, to] = std::array::from_fn(|end| MoveEnd { schedule: &self.schedules[end], seeks: self.seeks[end] });
+        request_between(from, to, self.now)
+    }
+
+    /// Programs read from both tiers every 10 ms.
+    fn read(&mut self) {
+        for (schedule, fixed) in self.schedules.iter().zip(self.fixed) {
+            read_once(schedule, fixed, self.now);
+        }
+        self.now += 10 * MS;
+    }
+
+    /// A mover sends 400 requests, each to both tiers, alone or beside programs. Returns the mean size of the last 200.
+    fn move_data(&mut self, beside: Foreground) -> u64 {
+        let mut sizes = Vec::new();
+        while sizes.len() < 400 {
+            if beside == Foreground::Reads {
+                self.read();
+            }
+            let (size, sizing) = self.next_request();
+            for (schedule, fixed) in self.schedules.iter().zip(self.fixed) {
+                let mut ready = Ready::default();
+                while !schedule.admit(size, MoverPace::Polite, &Lane::default(), &mut ready, self.now).is_zero() {
+                    self.now += MS;
+                }
+                let service = fixed + Duration::from_nanos(size * 8);
+                self.now += service;
+                schedule.mover_ended(Direction::Read, size, sizing, service, self.now);
+            }
+            sizes.push(size);
+        }
+        sizes[200..].iter().sum::<u64>() / 200
     }
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Foreground {
+    None,
+    Reads,
+}
+
+const FAST: Duration = Duration::from_micros(100);
 
 #[test]
 fn a_request_that_yields_takes_no_longer_than_it_may_delay_the_foreground() {
-    let (schedule, fixed) = (TierSchedule::new(MoverLimits::default()), Duration::from_micros(100));
-    let mut now = Duration::from_secs(1);
-    let alone = run_requests(&schedule, fixed, false, &mut now);
+    let mut ends = Ends::new([FAST, FAST]);
+    let alone = ends.move_data(Foreground::None);
     assert!((1_100_000..=1_250_000).contains(&alone), "10 ms: {alone}");
-    read_alone(&schedule, fixed, &mut now);
-    // Reads of 100 us may be delayed by 200 us, in which the device transfers 25,000 bytes.
-    assert_eq!(run_requests(&schedule, fixed, true, &mut now), 32 << 10);
-    assert_eq!(schedule.load(now).request_bytes, 32 << 10);
-    now += Duration::from_secs(2);
-    assert_eq!(schedule.request_bytes(now), alone, "when they are over");
+    (0..500).for_each(|_| ends.read());
+    // Reads of 100 us may be delayed by 200 us, in which the devices transfer 25,000 bytes. One request in ten seconds has its full size.
+    let beside = ends.move_data(Foreground::Reads);
+    assert!((32 << 10..64 << 10).contains(&beside), "{beside}");
+    assert_eq!(ends.schedules[0].load(ends.now).request_bytes, 32 << 10);
+    ends.now += 2000 * MS;
+    assert_eq!(ends.next_request().0, alone, "when they are over");
 }
 
 #[test]
-fn requests_to_a_device_that_seeks_keep_their_size_beside_the_foreground() {
-    let (schedule, seek) = (TierSchedule::new(MoverLimits::default()), 4 * MS);
-    let mut now = Duration::from_secs(1);
-    let alone = run_requests(&schedule, seek, false, &mut now);
-    assert!((600_000..=750_000).contains(&alone), "10 ms with the seek: {alone}");
-    read_alone(&schedule, seek, &mut now);
-    let beside = run_requests(&schedule, seek, true, &mut now);
-    assert!(beside * 10 >= alone * 9, "{beside} of {alone}");
+fn a_device_that_becomes_slow_beside_the_foreground_is_known_for_it_after_some_requests_of_full_size() {
+    let mut ends = Ends::new([FAST, FAST]);
+    ends.move_data(Foreground::None);
+    (0..500).for_each(|_| ends.read());
+    ends.fixed[1] = 5 * MS;
+    for _ in 0..20 {
+        ends.move_data(Foreground::Reads);
+    }
+    let full = ends.schedules[1].request_bytes();
+    assert!((500_000..=700_000).contains(&full), "{full}");
+}
+
+#[test]
+fn requests_to_a_device_that_seeks_keep_their_size_beside_the_foreground_whatever_the_other_one_is() {
+    for fixed in [[4 * MS, 4 * MS], [8 * MS, FAST], [FAST, 4 * MS]] {
+        let mut ends = Ends::new(fixed);
+        let alone = ends.move_data(Foreground::None);
+        (0..500).for_each(|_| ends.read());
+        let beside = ends.move_data(Foreground::Reads);
+        assert!(beside * 10 >= alone * 9, "{fixed:?}: {beside} of {alone}");
+    }
 }
 
 #[test]
 fn requests_keep_their_size_beside_a_foreground_that_leaves_no_time_between_its_requests() {
     for bound_ms in [10, 20, 60] {
-        let (schedule, fixed) = (TierSchedule::new(MoverLimits::default()), Duration::from_micros(100));
-        schedule.deferral().set_bound(bound_ms * MS);
-        let mut now = Duration::from_secs(1);
-        let alone = run_requests(&schedule, fixed, false, &mut now);
-        read_alone(&schedule, fixed, &mut now);
-        assert_eq!(schedule.request_bytes(now), 32 << 10, "{bound_ms} ms");
+        let mut ends = Ends::new([FAST, FAST]);
+        ends.schedules.iter().for_each(|schedule| schedule.deferral().set_bound(bound_ms * MS));
+        let alone = ends.move_data(Foreground::None);
+        (0..500).for_each(|_| ends.read());
+        assert_eq!(ends.next_request().0, 32 << 10, "{bound_ms} ms");
         for _ in 0..64 {
-            let mut ready = Ready::default();
-            while !schedule.deferral().ask(Deferrable::Move, &mut ready, Urgency::Urgent, now).is_zero() {
-                now += MS;
+            let mut ready = [Ready::default(); 2];
+            for (schedule, ready) in ends.schedules.iter().zip(&mut ready) {
+                while !schedule.deferral().ask(Deferrable::Move, ready, Urgency::Urgent, ends.now).is_zero() {
+                    ends.now += MS;
+                }
             }
-            read_once(&schedule, fixed, now);
+            ends.read();
         }
-        assert_eq!(schedule.request_bytes(now), alone, "{bound_ms} ms");
+        assert_eq!(ends.next_request().0, alone, "{bound_ms} ms");
+        ends.now += 11_000 * MS;
+        ends.read();
+        let due = (alone, Sizing::Full);
+        assert_eq!(ends.next_request(), due, "{bound_ms} ms: the speed was not learnt for long");
     }
 }
 
@@ -208,7 +264,7 @@ fn latency_beside_a_mover_that_takes_its_share_does_not_slow_a_polite_one_down()
     let quiet = schedule.quiet_us();
     for _ in 0..500 {
         if schedule.admit(MIB, MoverPace::TakesShare, &reads, &mut ready, now).is_zero() {
-            schedule.mover_ended(Direction::Read, MIB, 10 * MS, now + 10 * MS);
+            schedule.mover_ended(Direction::Read, MIB, Sizing::Full, 10 * MS, now + 10 * MS);
         }
         now += 10 * MS;
         foreground(now, 50 * MS);
@@ -298,7 +354,7 @@ fn a_request_waits_for_the_foreground_but_not_for_ever() {
     now += 100 * MS;
     schedule.load(now);
     assert!(!schedule.admit(MIB, MoverPace::Polite, &reads, &mut ready, now).is_zero());
-    schedule.mover_ended(Direction::Read, MIB, MS, now);
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, MS, now);
     now += Duration::from_secs(2);
     assert!(schedule.admit(MIB, MoverPace::Polite, &reads, &mut ready, now).is_zero());
 }
@@ -317,13 +373,13 @@ fn operations_are_timed_one_in_sixteen_and_each_while_a_mover_is_active() {
     assert!(schedule.mover_is_active() && !schedule.take_was_shared(), "it yields");
     assert_eq!(timed(160), 160);
     (0..160).for_each(|_| schedule.foreground_ended(Direction::Read, 1, None));
-    schedule.mover_ended(Direction::Read, MIB, MS, Duration::from_secs(1));
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, MS, Duration::from_secs(1));
     schedule.load(Duration::from_secs(2));
     schedule.load(Duration::from_secs(3));
     assert!(!schedule.mover_is_active());
     let at = Duration::from_secs(4);
     assert!(schedule.admit(MIB, MoverPace::TakesShare, &Lane::default(), &mut Ready::default(), at).is_zero());
-    schedule.mover_ended(Direction::Read, MIB, MS, Duration::from_secs(4));
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, MS, Duration::from_secs(4));
     assert!(schedule.take_was_shared() && !schedule.take_was_shared(), "once for each call");
 }
 
@@ -389,7 +445,7 @@ fn while_another_mover_is_under_way_it_is_not_its_turn_and_that_counts_as_no_wai
         went = schedule.admit(MIB, MoverPace::Polite, &reads, &mut second, now).is_zero();
         now += MS;
         if began == Some(now - 100 * MS) {
-            schedule.mover_ended(Direction::Read, MIB, 100 * MS, now);
+            schedule.mover_ended(Direction::Read, MIB, Sizing::Full, 100 * MS, now);
         }
         // A foreground request is always in flight.
         schedule.foreground_ended(Direction::Read, 1, Some(Finished { latency: MS, now }));
@@ -407,17 +463,17 @@ fn a_mover_that_takes_its_share_leaves_half_of_the_time_to_programs_that_wait_fo
     let second = Duration::from_secs(1);
     // No sync waits: two at a time, and the next one at once.
     assert!(admit(second).is_zero() && admit(second).is_zero());
-    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 10 * MS);
-    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 10 * MS);
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, 10 * MS, second + 10 * MS);
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, 10 * MS, second + 10 * MS);
     assert!(admit(second + 10 * MS).is_zero());
     // One that began before the first sync still counts.
     schedule.deferral().sync_began();
     assert!(!admit(second + 15 * MS).is_zero());
-    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 20 * MS);
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, 10 * MS, second + 20 * MS);
     assert_eq!(admit(second + 22 * MS), 8 * MS);
     assert!(admit(second + 30 * MS).is_zero());
     assert!(!admit(second + 31 * MS).is_zero(), "one at a time");
-    schedule.mover_ended(Direction::Read, MIB, 10 * MS, second + 40 * MS);
+    schedule.mover_ended(Direction::Read, MIB, Sizing::Full, 10 * MS, second + 40 * MS);
     schedule.deferral().sync_ended(second + 41 * MS);
     assert_eq!(admit(second + 45 * MS), 5 * MS, "the last one is not long ago");
     assert!(admit(3 * second).is_zero() && admit(3 * second).is_zero());

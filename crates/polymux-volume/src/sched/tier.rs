@@ -10,14 +10,10 @@ use super::deferral::{Deferrable, Deferral, Ready, Urgency};
 use super::governor::{Governor, LATENCY_SLACK_US};
 use super::meter::{Direction, Finished, INTERVAL, Interval, Meter, Rates, TierLoad, Timing, whole};
 use super::microseconds;
-use super::request_size::{RequestSize, SERVICE_MAX};
+use super::request_size::{FULL_SIZE_INTERVAL, RequestSize, SERVICE_MAX, Sizing};
 
 /// Requests of movers under way on a tier while no foreground I/O is.
 const IN_FLIGHT_MAX: u32 = 4;
-
-/// Mean latency of foreground requests without movers, in microseconds, from which on a device needs about as long for a small request as for a large
-/// one: a disk that seeks, or a server.
-const SEEKS_FROM_US: f64 = 1000.0;
 
 /// When to ask again where only another request's end is waited for.
 const ASK_AGAIN: Duration = Duration::from_micros(500);
@@ -100,6 +96,8 @@ struct Control {
     governed: Bucket,
     governor: Governor,
     size: RequestSize,
+    /// When the last request of full size ended.
+    full_size_at: Duration,
     rates: Rates,
     interval_began: Duration,
     latencies_aged: Duration,
@@ -115,6 +113,7 @@ impl TierSchedule {
             governed: Bucket::default(),
             governor: Governor::new(),
             size: RequestSize::new(),
+            full_size_at: Duration::ZERO,
             rates: Rates::default(),
             interval_began: Duration::ZERO,
             latencies_aged: Duration::ZERO,
@@ -279,37 +278,46 @@ impl TierSchedule {
     }
 
     /// An admitted request came back, with as many bytes, after `elapsed` of service. Also one that failed.
-    pub fn mover_ended(&self, direction: Direction, bytes: u64, elapsed: Duration, now: Duration) {
+    pub fn mover_ended(&self, direction: Direction, bytes: u64, sizing: Sizing, elapsed: Duration, now: Duration) {
         let mut control = self.control.lock();
         let before = self.meter.mover_in_flight.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a request that ends was admitted");
         self.share_pauses_until_us.store(microseconds(now.saturating_add(elapsed)), Ordering::Relaxed);
         if bytes > 0 {
             self.meter.mover_ended(direction, bytes);
-            if self
-                .reduced_bytes(&control, now)
-                .is_none_or(|reduced| bytes > reduced || reduced == control.size.bytes())
-            {
+            if sizing == Sizing::Full {
+                if now.saturating_sub(control.full_size_at) >= FULL_SIZE_INTERVAL {
+                    control.size.age();
+                }
                 control.size.note(bytes, elapsed);
+                control.full_size_at = now;
             }
         }
         self.evaluate(&mut control, now);
     }
 
-    /// Bytes of the next request of a mover that yields.
-    pub fn request_bytes(&self, now: Duration) -> u64 {
-        let control = self.control.lock();
-        self.reduced_bytes(&control, now).unwrap_or_else(|| control.size.bytes())
+    /// Bytes of a mover's request of full size.
+    pub fn request_bytes(&self) -> u64 {
+        self.control.lock().size.bytes()
     }
 
-    /// Bytes of a request that is made smaller beside foreground I/O, which would wait for its end: so it takes no longer than the governor lets the
-    /// mean latency rise. `None` where it keeps its full size: alone; on a device that needs long for any request; and where foreground requests
-    /// leave no time between them, so that each request of a mover waits long first and small ones would move next to nothing.
+    /// Bytes of a request that is reduced beside foreground I/O, which would wait for its end: so it takes no longer than the governor lets the mean
+    /// latency rise. `None` where there is no foreground I/O, and where that leaves no time between its requests, so that each request of a mover
+    /// waits long first and small ones would move next to nothing.
+    pub(crate) fn reduced_request_bytes(&self, now: Duration) -> Option<u64> {
+        self.reduced_bytes(&self.control.lock(), now)
+    }
+
     fn reduced_bytes(&self, control: &Control, now: Duration) -> Option<u64> {
         let Control { governor, size, politeness, .. } = control;
-        let baseline_us = governor.quiet_us().filter(|latency_us| *latency_us < SEEKS_FROM_US)?;
-        let finds_time = governor.foreground_is_active(now) && self.deferral.moves_find_time();
-        finds_time.then(|| size.bytes_within(whole(Governor::rise_us_max(baseline_us, politeness.slack_us()))))
+        let rise_us = Governor::rise_us_max(governor.quiet_us()?, politeness.slack_us());
+        let finds_time = governor.foreground_is_active(now) && self.deferral.moves_find_time(now);
+        finds_time.then(|| size.bytes_within(whole(rise_us)))
+    }
+
+    /// Whether the last request of full size is so long ago that the next one should have it, to learn the speed from.
+    pub(crate) fn is_full_size_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.control.lock().full_size_at) >= FULL_SIZE_INTERVAL
     }
 
     fn evaluate(&self, control: &mut Control, now: Duration) {
