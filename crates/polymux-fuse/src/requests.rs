@@ -132,8 +132,8 @@ impl Requests {
     /// Answers the requests of these threads, and the requests that wait behind them, with `EIO`. Returns how many.
     pub(crate) fn fail_stuck(&self, stuck: &[usize], now_ms: u64) -> usize {
         let is_stuck = |slot: &Slot| stuck.contains(&slot.token());
-        // The reply is stored under this lock, after thread and inode. The request that was found stalled is still there: another one would have
-        // begun later.
+        // The request that was found stalled is still there: another one would have begun later. Its inode is stored a moment after its thread; here
+        // that was a tenth of a second ago.
         let inode_if_stuck = |(slot, began): (&Slot, NonZeroU64)| {
             let _owed = lock(&slot.item.owed);
             (slot.word() == Some(began) && is_stuck(slot)).then(|| slot.item.ino.load(Ordering::Relaxed))
@@ -143,6 +143,7 @@ impl Requests {
         let mut failed = 0;
         for (slot, began) in self.stalled(now_ms) {
             let mut owed = lock(&slot.item.owed);
+            // With a reply, which is stored after them, thread and inode are those of its request.
             let is_concerned = is_stuck(slot) || inos.contains(&slot.item.ino.load(Ordering::Relaxed));
             if slot.word() != Some(began) || !is_concerned {
                 continue;

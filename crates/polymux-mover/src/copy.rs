@@ -231,9 +231,10 @@ impl Mover {
         else {
             return;
         };
+        // Nothing is read ahead beside programs, and alone requests have their full size.
+        let first_bytes = from.speed.schedule.request_bytes().min(to.speed.schedule.request_bytes());
         let start = start_of(run.start);
-        let end =
-            start_of(run.end.min(block_after(size))).min(start + self.request_bytes(&from, &to, part.pace.get()).0);
+        let end = start_of(run.end.min(block_after(size))).min(start + first_bytes);
         self.read_ahead(&from, &source, start..end.max(start));
     }
 

@@ -20,10 +20,6 @@ const SHARED_REQUEST_BYTES: u64 = 1 << 20;
 /// and of one that does so where programs wait for syncs.
 const SHARED_REQUEST_BYTES_BESIDE_SYNCS: u64 = 256 << 10;
 
-/// Time of a small read that waits for no other, from which on a device seeks, or is a server: it needs about as long for a small request as for a large
-/// one.
-const SEEKS_FROM_NS: u64 = 1_000_000;
-
 /// One request of a mover to a tier.
 #[derive(Clone, Copy)]
 pub(super) struct MoveRequest {
@@ -64,12 +60,9 @@ impl Mover {
     }
 
     fn end_of_move<'a>(&self, tier: &'a TierHandle) -> MoveEnd<'a> {
-        let rotates = || tier.present().is_some_and(|present| present.capabilities().rotation == Rotation::Rotational);
-        let seeks = match self.placement.tier_reads.unqueued_ns(tier.id) {
-            Some(alone_ns) => alone_ns >= SEEKS_FROM_NS,
-            None => rotates(),
-        };
-        MoveEnd { schedule: &tier.speed.schedule, seeks: if seeks { Seeks::Yes } else { Seeks::No } }
+        let rotation = tier.present().map_or(Rotation::Unknown, |present| present.capabilities().rotation);
+        let small_read_ns = self.placement.tier_reads.small_read_ns(tier.id);
+        MoveEnd { schedule: &tier.speed.schedule, seeks: Seeks::of(rotation, small_read_ns) }
     }
 
     /// Runs a request of a mover when its tier admits it. While writers are kept out, it runs at once.

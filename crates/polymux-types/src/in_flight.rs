@@ -3,8 +3,9 @@
 //! Invariants:
 //! * A slot is free while its word is 0. It belongs to the thread whose exchange of that 0 succeeded, until its [`InFlight`] is dropped.
 //! * Where all slots are taken an operation runs without one: the table never makes an operation wait or fail.
-//! * The word is all that a watcher may rely on: thread and item are stored after it, and are those of the slot's operation before until then.
-//! * Taking and freeing a slot are two stores to memory that no other thread uses at the moment.
+//! * The word is all that a watcher may rely on: thread and item are stored after it. Until then the thread is 0, and the item
+//!   that of the slot's operation before.
+//! * Taking and freeing a slot are a few stores to memory that no other thread uses at the moment.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +38,7 @@ impl<T> InFlightSlot<T> {
         NonZeroU64::new(self.word.load(Ordering::Acquire))
     }
 
-    /// The thread of the operation, as [`thread_token`] names it.
+    /// The thread of the operation, as [`thread_token`] names it; 0 while it is not stored yet.
     #[must_use]
     pub fn token(&self) -> usize {
         self.token.load(Ordering::Relaxed)
@@ -63,6 +64,8 @@ impl<T> std::ops::Deref for InFlight<'_, T> {
 
 impl<T> Drop for InFlight<'_, T> {
     fn drop(&mut self) {
+        // So that the next operation never shows this thread before its own.
+        self.0.token.store(0, Ordering::Relaxed);
         self.0.word.store(0, Ordering::Release);
     }
 }

@@ -65,8 +65,6 @@ pub struct TierLoad {
     pub(crate) load_percent: u8,
     /// The maximum rate of a mover; `None`: no limit.
     pub mover_rate: Option<u64>,
-    /// Size of a mover's next request in bytes.
-    pub request_bytes: u64,
 }
 
 /// Counts of the present interval, and of requests under way.

@@ -8,14 +8,19 @@
 
 use std::time::Duration;
 
+use polymux_tier::Rotation;
+
 use super::tier::TierSchedule;
 
 /// Bounds of a request.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 64 << 10;
 pub(crate) const REQUEST_BYTES_MAX: u64 = 2 << 20;
 
-/// Time after which a request has its full size again, to learn the speed from. A foreground request that waits for one is then one in a thousand.
+/// Time after which a request has its full size again, to learn the speed from: it takes a thousandth of that time.
 pub(crate) const FULL_SIZE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Mean time of a small read from which on a device counts as one that seeks.
+const SEEKS_FROM_NS: u64 = 1_000_000;
 
 /// Smallest request beside foreground I/O: below it the fixed cost of a request outweighs the bytes, and small writes begin to cost a flash device
 /// more than it is asked to write.
@@ -30,10 +35,10 @@ const GRAIN: u64 = 16 << 10;
 /// Service time that the speed is taken over: some hundred milliseconds, because throttled devices stutter.
 const MEMORY_US: u64 = 400_000;
 
-/// Whether a request has the size that its tiers serve within [`SERVICE_MAX`].
+/// Whether the size of a request tells something of the speed of its tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizing {
-    /// It has, or less where there is less to copy.
+    /// It has the size that they serve within [`SERVICE_MAX`], or that of a mover which takes its share; less where there is less to copy.
     Full,
     /// It is smaller, because programs use one of the tiers.
     Reduced,
@@ -48,6 +53,16 @@ pub enum Seeks {
     Yes,
 }
 
+impl Seeks {
+    /// Of a device with this mean time of a small read, `None` while too few were seen. A disk may serve such reads from its own memory, so one that
+    /// rotates always seeks.
+    #[must_use]
+    pub fn of(rotation: Rotation, small_read_ns: Option<u64>) -> Self {
+        let is_slow = small_read_ns.is_some_and(|device_ns| device_ns >= SEEKS_FROM_NS);
+        if rotation == Rotation::Rotational || is_slow { Self::Yes } else { Self::No }
+    }
+}
+
 /// A tier that a move reads from or writes to.
 #[derive(Clone, Copy)]
 pub struct MoveEnd<'a> {
@@ -57,7 +72,7 @@ pub struct MoveEnd<'a> {
     pub seeks: Seeks,
 }
 
-/// Bytes of the next request of a mover that yields.
+/// Bytes of the next request of a mover that yields. Called once for each request.
 pub fn request_between(from: MoveEnd<'_>, to: MoveEnd<'_>, now: Duration) -> (u64, Sizing) {
     let ends = [from, to];
     let full = from.schedule.request_bytes().min(to.schedule.request_bytes());
@@ -67,7 +82,10 @@ pub fn request_between(from: MoveEnd<'_>, to: MoveEnd<'_>, now: Duration) -> (u6
     let reduced = ends.iter().filter_map(|end| end.schedule.reduced_request_bytes(now)).min();
     match reduced.filter(|bytes| *bytes < full) {
         Some(bytes) if !ends.iter().any(must_be_full) => (bytes, Sizing::Reduced),
-        _ => (full, Sizing::Full),
+        _ => {
+            ends.iter().for_each(|end| end.schedule.note_full_size(now));
+            (full, Sizing::Full)
+        }
     }
 }
 
@@ -97,10 +115,10 @@ impl RequestSize {
         (fitting / GRAIN * GRAIN).clamp(REQUEST_BYTES_MIN_BESIDE_FOREGROUND, self.bytes)
     }
 
-    /// The requests so far were served long ago: those that come count four times as much.
+    /// The requests so far were served long ago: those that come count twice as much.
     pub fn age(&mut self) {
-        self.served_bytes /= 4;
-        self.served_us /= 4;
+        self.served_bytes /= 2;
+        self.served_us /= 2;
     }
 
     /// Bytes that the tier serves in a second; `None` before the first request.

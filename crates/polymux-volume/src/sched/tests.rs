@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use polymux_tier::Rotation;
 use proptest::prelude::*;
 
 use super::request_size::{MoveEnd, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, RequestSize, Seeks, Sizing, request_between};
@@ -190,7 +191,6 @@ fn a_request_that_yields_takes_no_longer_than_it_may_delay_the_foreground() {
     // Reads of 100 us may be delayed by 200 us, in which the devices transfer 25,000 bytes. One request in ten seconds has its full size.
     let beside = ends.move_data(Foreground::Reads);
     assert!((32 << 10..64 << 10).contains(&beside), "{beside}");
-    assert_eq!(ends.schedules[0].load(ends.now).request_bytes, 32 << 10);
     ends.now += 2000 * MS;
     assert_eq!(ends.next_request().0, alone, "when they are over");
 }
@@ -225,8 +225,8 @@ fn requests_keep_their_size_beside_a_foreground_that_leaves_no_time_between_its_
         let mut ends = Ends::new([FAST, FAST]);
         ends.schedules.iter().for_each(|schedule| schedule.deferral().set_bound(bound_ms * MS));
         let alone = ends.move_data(Foreground::None);
-        (0..500).for_each(|_| ends.read());
-        assert_eq!(ends.next_request().0, 32 << 10, "{bound_ms} ms");
+        (0..300).for_each(|_| ends.read());
+        assert_eq!(ends.next_request(), (32 << 10, Sizing::Reduced), "{bound_ms} ms");
         for _ in 0..64 {
             let mut ready = [Ready::default(); 2];
             for (schedule, ready) in ends.schedules.iter().zip(&mut ready) {
@@ -236,12 +236,48 @@ fn requests_keep_their_size_beside_a_foreground_that_leaves_no_time_between_its_
             }
             ends.read();
         }
-        assert_eq!(ends.next_request().0, alone, "{bound_ms} ms");
-        ends.now += 11_000 * MS;
-        ends.read();
-        let due = (alone, Sizing::Full);
-        assert_eq!(ends.next_request(), due, "{bound_ms} ms: the speed was not learnt for long");
+        assert!(!ends.schedules[0].is_full_size_due(ends.now), "{bound_ms} ms");
+        assert_eq!(ends.next_request(), (alone, Sizing::Full), "{bound_ms} ms");
     }
+}
+
+#[test]
+fn a_request_has_its_full_size_once_in_ten_seconds_also_where_one_end_is_never_asked() {
+    let mut ends = Ends::new([FAST, FAST]);
+    let alone = ends.move_data(Foreground::None);
+    (0..1100).for_each(|_| ends.read());
+    assert_eq!(ends.next_request(), (alone, Sizing::Full), "the speed was not learnt for long");
+    assert_eq!(ends.next_request().1, Sizing::Reduced);
+    (0..900).for_each(|_| ends.read());
+    assert_eq!(ends.next_request().1, Sizing::Reduced);
+    (0..200).for_each(|_| ends.read());
+    assert_eq!(ends.next_request().1, Sizing::Full);
+}
+
+#[test]
+fn small_files_beside_the_foreground_do_not_tell_the_speed() {
+    let mut ends = Ends::new([FAST, FAST]);
+    let alone = ends.move_data(Foreground::None);
+    for _ in 0..100 {
+        ends.read();
+        for schedule in &ends.schedules {
+            let mut ready = Ready::default();
+            while !schedule.admit(4096, MoverPace::Polite, &Lane::default(), &mut ready, ends.now).is_zero() {
+                ends.now += MS;
+            }
+            schedule.mover_ended(Direction::Read, 4096, Sizing::Full, FAST, ends.now);
+        }
+    }
+    assert_eq!(ends.schedules[0].request_bytes(), alone);
+}
+
+#[test]
+fn a_disk_that_rotates_seeks_however_soon_it_answers_and_others_where_a_small_read_takes_a_millisecond() {
+    assert_eq!(Seeks::of(Rotation::Rotational, Some(30_000)), Seeks::Yes);
+    assert_eq!(Seeks::of(Rotation::Rotational, None), Seeks::Yes);
+    assert_eq!(Seeks::of(Rotation::NonRotational, Some(90_000)), Seeks::No);
+    assert_eq!(Seeks::of(Rotation::Unknown, None), Seeks::No);
+    assert_eq!(Seeks::of(Rotation::Unknown, Some(1_500_000)), Seeks::Yes, "a server");
 }
 
 #[test]

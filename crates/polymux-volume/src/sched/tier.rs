@@ -96,7 +96,7 @@ struct Control {
     governed: Bucket,
     governor: Governor,
     size: RequestSize,
-    /// When the last request of full size ended.
+    /// When a request was last given its full size.
     full_size_at: Duration,
     rates: Rates,
     interval_began: Duration,
@@ -285,12 +285,11 @@ impl TierSchedule {
         self.share_pauses_until_us.store(microseconds(now.saturating_add(elapsed)), Ordering::Relaxed);
         if bytes > 0 {
             self.meter.mover_ended(direction, bytes);
-            if sizing == Sizing::Full {
-                if now.saturating_sub(control.full_size_at) >= FULL_SIZE_INTERVAL {
-                    control.size.age();
-                }
+            // Beside the foreground few requests have their full size, and a small file or the rest of one would be the only measure.
+            let is_large = bytes >= control.size.bytes() / 2;
+            let tells = is_large || control.size.rate().is_none() || !control.governor.foreground_is_active(now);
+            if sizing == Sizing::Full && tells {
                 control.size.note(bytes, elapsed);
-                control.full_size_at = now;
             }
         }
         self.evaluate(&mut control, now);
@@ -302,22 +301,27 @@ impl TierSchedule {
     }
 
     /// Bytes of a request that is reduced beside foreground I/O, which would wait for its end: so it takes no longer than the governor lets the mean
-    /// latency rise. `None` where there is no foreground I/O, and where that leaves no time between its requests, so that each request of a mover
-    /// waits long first and small ones would move next to nothing.
+    /// latency rise. `None` where there is no foreground I/O or its latency is not known yet, and where that leaves no time between its requests, so
+    /// that each request of a mover waits long first and small ones would move next to nothing.
     pub(crate) fn reduced_request_bytes(&self, now: Duration) -> Option<u64> {
-        self.reduced_bytes(&self.control.lock(), now)
-    }
-
-    fn reduced_bytes(&self, control: &Control, now: Duration) -> Option<u64> {
-        let Control { governor, size, politeness, .. } = control;
-        let rise_us = Governor::rise_us_max(governor.quiet_us()?, politeness.slack_us());
-        let finds_time = governor.foreground_is_active(now) && self.deferral.moves_find_time(now);
-        finds_time.then(|| size.bytes_within(whole(rise_us)))
+        let control = self.control.lock();
+        let rise_us = Governor::rise_us_max(control.governor.quiet_us()?, control.politeness.slack_us());
+        let finds_time = control.governor.foreground_is_active(now) && self.deferral.moves_find_time(now);
+        finds_time.then(|| control.size.bytes_within(whole(rise_us)))
     }
 
     /// Whether the last request of full size is so long ago that the next one should have it, to learn the speed from.
     pub(crate) fn is_full_size_due(&self, now: Duration) -> bool {
         now.saturating_sub(self.control.lock().full_size_at) >= FULL_SIZE_INTERVAL
+    }
+
+    /// The next request has its full size.
+    pub(crate) fn note_full_size(&self, now: Duration) {
+        let mut control = self.control.lock();
+        if now.saturating_sub(control.full_size_at) >= FULL_SIZE_INTERVAL {
+            control.size.age();
+        }
+        control.full_size_at = now;
     }
 
     fn evaluate(&self, control: &mut Control, now: Duration) {
@@ -372,7 +376,6 @@ impl TierSchedule {
             latency_us_p99: self.meter.latency_us(99),
             load_percent: rates.load_percent(),
             mover_rate: [governed, limit].into_iter().flatten().min(),
-            request_bytes: self.reduced_bytes(&control, now).unwrap_or_else(|| control.size.bytes()),
         }
     }
 
