@@ -95,7 +95,8 @@ impl Drop for Running {
 fn a_running_program_cannot_be_changed() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let path = volume.path().join("program");
-    fs::copy("/bin/sleep", &path).unwrap();
+    // In a process of its own: a child that another test starts meanwhile would have the copy open for writing until it runs its own program.
+    assert!(Command::new("cp").arg("/bin/sleep").arg(&path).status().unwrap().success());
     let bytes = fs::read(&path).unwrap();
     let mut running = Running(Command::new(&path).arg("600").spawn().unwrap());
     let for_writing = OpenOptions::new().write(true).open(&path).unwrap_err();

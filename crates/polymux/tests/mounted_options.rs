@@ -30,7 +30,8 @@ fn as_root() -> bool {
 fn furnish(volume: &TestVolume) {
     let root = volume.path();
     fs::set_permissions(root, PermissionsExt::from_mode(0o755)).unwrap();
-    fs::copy("/usr/bin/id", root.join("program")).unwrap();
+    // In a process of its own: a child that another test starts meanwhile would have the copy open for writing until it runs its own program.
+    run(Command::new("cp").arg("/usr/bin/id").arg(root.join("program"))).assert_success();
     fs::set_permissions(root.join("program"), PermissionsExt::from_mode(0o4755)).unwrap();
     fs::write(root.join("file"), "text").unwrap();
     symlink("file", root.join("link")).unwrap();
