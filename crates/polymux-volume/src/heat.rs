@@ -28,6 +28,7 @@ mod entry;
 mod grown;
 mod persist;
 mod read_use;
+mod recent_counts;
 mod shard;
 mod streams;
 mod synced_directories;

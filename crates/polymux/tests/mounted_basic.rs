@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use mounted::command::shell;
+use mounted::command::{copy_program, shell};
 use mounted::volume::Ground;
 use mounted::{Plan, Random, TestVolume, have_program, skip};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -95,8 +95,7 @@ impl Drop for Running {
 fn a_running_program_cannot_be_changed() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let path = volume.path().join("program");
-    // In a process of its own: a child that another test starts meanwhile would have the copy open for writing until it runs its own program.
-    assert!(Command::new("cp").arg("/bin/sleep").arg(&path).status().unwrap().success());
+    copy_program("/bin/sleep", &path);
     let bytes = fs::read(&path).unwrap();
     let mut running = Running(Command::new(&path).arg("600").spawn().unwrap());
     let for_writing = OpenOptions::new().write(true).open(&path).unwrap_err();

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use mounted::command::copy_program;
 use mounted::native::text;
 use mounted::volume::Ground;
 use mounted::{Finished, Plan, TestVolume, is_root, run, skip};
@@ -30,8 +31,7 @@ fn as_root() -> bool {
 fn furnish(volume: &TestVolume) {
     let root = volume.path();
     fs::set_permissions(root, PermissionsExt::from_mode(0o755)).unwrap();
-    // In a process of its own: a child that another test starts meanwhile would have the copy open for writing until it runs its own program.
-    run(Command::new("cp").arg("/usr/bin/id").arg(root.join("program"))).assert_success();
+    copy_program("/usr/bin/id", &root.join("program"));
     fs::set_permissions(root.join("program"), PermissionsExt::from_mode(0o4755)).unwrap();
     fs::write(root.join("file"), "text").unwrap();
     symlink("file", root.join("link")).unwrap();

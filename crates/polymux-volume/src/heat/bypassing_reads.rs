@@ -8,61 +8,41 @@
 
 use std::time::Duration;
 
+use super::recent_counts::RecentCounts;
+
 /// Seconds that are remembered.
 const SECONDS: usize = 64;
 
 /// Length of the stretch over which the rate is a mean.
-pub(super) const STRETCH_SECONDS: u64 = 8;
+const STRETCH_SECONDS: u64 = 8;
 
 /// Reads are counted in this part of one: a file that was open for long has less than one in a second.
 const READ: u64 = 1 << 20;
 
-/// Reads of one tier by second modulo [`SECONDS`].
-#[derive(Debug)]
+/// Reads of one tier, in units of 1/[`READ`].
+#[derive(Debug, Default)]
 pub(super) struct BypassingReads {
-    /// The second that is remembered last, since mounting.
-    last: u64,
-    /// In units of 1/[`READ`].
-    reads: [u64; SECONDS],
-}
-
-impl Default for BypassingReads {
-    fn default() -> Self {
-        Self { last: 0, reads: [0; SECONDS] }
-    }
-}
-
-fn place_of(second: u64) -> usize {
-    usize::try_from(second % SECONDS as u64).expect("about a minute of seconds")
+    seconds: RecentCounts<SECONDS>,
 }
 
 impl BypassingReads {
-    /// Forgets what lies more than about a minute before `second`.
-    fn follow(&mut self, second: u64) {
-        let first = (self.last + 1).max((second + 1).saturating_sub(SECONDS as u64));
-        (first..=second).for_each(|new| self.reads[place_of(new)] = 0);
-        self.last = self.last.max(second);
-    }
-
     /// Notes reads between two moments.
     pub(super) fn note(&mut self, reads: u64, from: Duration, to: Duration) {
         let (first, last) = (from.min(to).as_secs(), to.as_secs());
-        self.follow(last);
-        let seconds = last - first + 1;
-        let each = reads.saturating_mul(READ) / seconds;
-        let oldest = (self.last + 1).saturating_sub(SECONDS as u64);
-        (first.max(oldest)..=last).for_each(|second| self.reads[place_of(second)] += each);
+        self.seconds.follow(last);
+        let each = reads.saturating_mul(READ) / (last - first + 1);
+        (first.max(self.seconds.oldest())..=last).for_each(|second| self.seconds.add(second, each));
     }
 
     /// Reads a second in the busiest stretch of the last minute.
     pub(super) fn per_second(&mut self, now: Duration) -> u64 {
-        self.follow(now.as_secs());
-        let oldest = (self.last + 1).saturating_sub(SECONDS as u64);
+        self.seconds.follow(now.as_secs());
+        let oldest = self.seconds.oldest();
         let stretch = |end: u64| {
             let first = (end + 1).saturating_sub(STRETCH_SECONDS).max(oldest);
-            (first..=end).map(|second| self.reads[place_of(second)]).sum::<u64>()
+            (first..=end).map(|second| self.seconds.of(second)).sum::<u64>()
         };
-        (oldest..=self.last).map(stretch).max().unwrap_or(0) / (STRETCH_SECONDS * READ)
+        (oldest..=self.seconds.now()).map(stretch).max().unwrap_or(0) / (STRETCH_SECONDS * READ)
     }
 }
 

@@ -14,6 +14,7 @@ use polymux_types::TierId;
 use polymux_types::sync::Mutex;
 
 use super::bypassing_reads::BypassingReads;
+use super::recent_counts::RecentCounts;
 
 /// Minutes that are remembered, the one under way included.
 pub const MINUTES: usize = 60;
@@ -26,46 +27,18 @@ pub struct DeviceReads {
     tiers: Mutex<BTreeMap<TierId, Course>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Course {
     /// The total of the lane that is counted already.
     counted: u64,
-    /// The minute under way, since mounting.
-    minute: u64,
-    /// Reads by minute modulo [`MINUTES`].
-    reads: Minutes,
+    /// Reads by minute since mounting.
+    minutes: RecentCounts<MINUTES>,
     /// Those of the last minute that bypassed the daemon.
     bypassing: BypassingReads,
 }
 
-impl Default for Course {
-    fn default() -> Self {
-        Self { counted: 0, minute: 0, reads: [0; MINUTES], bypassing: BypassingReads::default() }
-    }
-}
-
 fn minute_of(time: Duration) -> u64 {
     time.as_secs() / 60
-}
-
-fn place_of(minute: u64) -> usize {
-    usize::try_from(minute % MINUTES as u64).expect("less than an hour of minutes")
-}
-
-impl Course {
-    /// Begins the minutes up to `minute`.
-    fn follow(&mut self, minute: u64) {
-        let first = (self.minute + 1).max((minute + 1).saturating_sub(MINUTES as u64));
-        (first..=minute).for_each(|new| self.reads[place_of(new)] = 0);
-        self.minute = self.minute.max(minute);
-    }
-
-    fn add(&mut self, minute: u64, reads: u64) {
-        self.follow(minute);
-        if minute + MINUTES as u64 > self.minute {
-            self.reads[place_of(minute)] += reads;
-        }
-    }
 }
 
 impl DeviceReads {
@@ -76,7 +49,7 @@ impl DeviceReads {
         let total = total();
         let new = if total < course.counted { total } else { total - course.counted };
         course.counted = total;
-        course.add(minute_of(now), new);
+        course.minutes.add(minute_of(now), new);
     }
 
     /// Notes reads of a file that the kernel read itself between two moments.
@@ -89,7 +62,7 @@ impl DeviceReads {
         // The rest of the division belongs to the last minute.
         let (each, rest) = (reads / minutes, reads % minutes);
         for minute in first.max((last + 1).saturating_sub(MINUTES as u64))..=last {
-            course.add(minute, if minute == last { each + rest } else { each });
+            course.minutes.add(minute, if minute == last { each + rest } else { each });
         }
     }
 
@@ -102,9 +75,8 @@ impl DeviceReads {
     pub fn last_hour(&self, tier: TierId, now: Duration) -> Minutes {
         let mut tiers = self.tiers.lock();
         let Some(course) = tiers.get_mut(&tier) else { return [0; MINUTES] };
-        course.follow(minute_of(now));
-        let oldest = place_of(course.minute + 1);
-        std::array::from_fn(|place| course.reads[(oldest + place) % MINUTES])
+        course.minutes.follow(minute_of(now));
+        course.minutes.in_order()
     }
 }
 

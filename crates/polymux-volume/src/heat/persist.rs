@@ -97,7 +97,7 @@ impl HeatTable {
                     self.restore_record(*ino, *chunk, &record, seconds(now));
                 }
             }
-            keeping.next_record = records.last().and_then(|(place, _)| after(*place));
+            keeping.next_record = records.last().and_then(|((ino, chunk), _)| after(*ino, *chunk));
             keeping.is_restored = keeping.next_record.is_none();
         }
         Ok(restored)
@@ -144,7 +144,7 @@ impl HeatTable {
             metadata.commit(batch)?;
         }
         let is_over = records.len() < limit.max(1);
-        keeping.next_record = records.last().filter(|_| !is_over).and_then(|(place, _)| after(*place));
+        keeping.next_record = records.last().filter(|_| !is_over).and_then(|((ino, chunk), _)| after(*ino, *chunk));
         if keeping.next_record.is_none() {
             keeping.is_restored = true;
             keeping.purge_due = now + PURGE_INTERVAL_SECONDS.max(u64::from(self.half_life_seconds) / 4);
@@ -212,8 +212,7 @@ impl HeatTable {
 }
 
 /// The place right after a record.
-fn after(place: (Ino, u32)) -> Option<(Ino, u32)> {
-    let (ino, chunk) = place;
+fn after(ino: Ino, chunk: u32) -> Option<(Ino, u32)> {
     match chunk.checked_add(1) {
         Some(next) => Some((ino, next)),
         None => ino.0.checked_add(1).map(|next| (Ino(next), 0)),

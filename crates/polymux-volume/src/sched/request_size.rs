@@ -72,18 +72,32 @@ pub struct MoveEnd<'a> {
     pub seeks: Seeks,
 }
 
+/// The sizes that a tier has for the next request of a mover that yields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestSizes {
+    /// As many bytes as it serves within [`SERVICE_MAX`].
+    pub full: u64,
+    /// As many as it serves within the time that the governor lets the mean latency rise, because a foreground request would wait for the end. `None`
+    /// where there is no foreground I/O or its latency is not known yet, and where that leaves no time between its requests, so that each request of
+    /// a mover waits long first and small ones would move next to nothing.
+    pub reduced: Option<u64>,
+    /// The last request of full size is so long ago that the next one should have it, to learn the speed from.
+    pub is_full_size_due: bool,
+    pub foreground_is_active: bool,
+}
+
 /// Bytes of the next request of a mover that yields. Called once for each request.
 pub fn request_between(from: MoveEnd<'_>, to: MoveEnd<'_>, now: Duration) -> (u64, Sizing) {
-    let ends = [from, to];
-    let full = from.schedule.request_bytes().min(to.schedule.request_bytes());
-    let must_be_full = |end: &MoveEnd<'_>| {
-        end.schedule.is_full_size_due(now) || end.seeks == Seeks::Yes && end.schedule.foreground_is_active(now)
+    let ends = [from, to].map(|end| (end, end.schedule.request_sizes(now)));
+    let full = ends[0].1.full.min(ends[1].1.full);
+    let must_be_full = |(end, sizes): &(MoveEnd<'_>, RequestSizes)| {
+        sizes.is_full_size_due || end.seeks == Seeks::Yes && sizes.foreground_is_active
     };
-    let reduced = ends.iter().filter_map(|end| end.schedule.reduced_request_bytes(now)).min();
+    let reduced = ends.iter().filter_map(|(_, sizes)| sizes.reduced).min();
     match reduced.filter(|bytes| *bytes < full) {
         Some(bytes) if !ends.iter().any(must_be_full) => (bytes, Sizing::Reduced),
         _ => {
-            ends.iter().for_each(|end| end.schedule.note_full_size(now));
+            ends.iter().for_each(|(end, _)| end.schedule.note_full_size(now));
             (full, Sizing::Full)
         }
     }

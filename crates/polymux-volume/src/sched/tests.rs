@@ -236,7 +236,7 @@ fn requests_keep_their_size_beside_a_foreground_that_leaves_no_time_between_its_
             }
             ends.read();
         }
-        assert!(!ends.schedules[0].is_full_size_due(ends.now), "{bound_ms} ms");
+        assert!(!ends.schedules[0].request_sizes(ends.now).is_full_size_due, "{bound_ms} ms");
         assert_eq!(ends.next_request(), (alone, Sizing::Full), "{bound_ms} ms");
     }
 }

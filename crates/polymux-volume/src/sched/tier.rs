@@ -10,7 +10,7 @@ use super::deferral::{Deferrable, Deferral, Ready, Urgency};
 use super::governor::{Governor, LATENCY_SLACK_US};
 use super::meter::{Direction, Finished, INTERVAL, Interval, Meter, Rates, TierLoad, Timing, whole};
 use super::microseconds;
-use super::request_size::{FULL_SIZE_INTERVAL, RequestSize, SERVICE_MAX, Sizing};
+use super::request_size::{FULL_SIZE_INTERVAL, RequestSize, RequestSizes, SERVICE_MAX, Sizing};
 
 /// Requests of movers under way on a tier while no foreground I/O is.
 const IN_FLIGHT_MAX: u32 = 4;
@@ -101,6 +101,13 @@ struct Control {
     rates: Rates,
     interval_began: Duration,
     latencies_aged: Duration,
+}
+
+impl Control {
+    /// Whether the last request of full size is so long ago that the next one should have it, to learn the speed from.
+    fn is_full_size_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.full_size_at) >= FULL_SIZE_INTERVAL
+    }
 }
 
 impl TierSchedule {
@@ -300,25 +307,27 @@ impl TierSchedule {
         self.control.lock().size.bytes()
     }
 
-    /// Bytes of a request that is reduced beside foreground I/O, which would wait for its end: so it takes no longer than the governor lets the mean
-    /// latency rise. `None` where there is no foreground I/O or its latency is not known yet, and where that leaves no time between its requests, so
-    /// that each request of a mover waits long first and small ones would move next to nothing.
-    pub(crate) fn reduced_request_bytes(&self, now: Duration) -> Option<u64> {
+    /// The sizes that the tier has for the next request of a mover that yields.
+    pub(crate) fn request_sizes(&self, now: Duration) -> RequestSizes {
         let control = self.control.lock();
-        let rise_us = Governor::rise_us_max(control.governor.quiet_us()?, control.politeness.slack_us());
-        let finds_time = control.governor.foreground_is_active(now) && self.deferral.moves_find_time(now);
-        finds_time.then(|| control.size.bytes_within(whole(rise_us)))
-    }
-
-    /// Whether the last request of full size is so long ago that the next one should have it, to learn the speed from.
-    pub(crate) fn is_full_size_due(&self, now: Duration) -> bool {
-        now.saturating_sub(self.control.lock().full_size_at) >= FULL_SIZE_INTERVAL
+        let foreground_is_active = control.governor.foreground_is_active(now);
+        let finds_time = foreground_is_active && self.deferral.moves_find_time(now);
+        let reduced = control.governor.quiet_us().filter(|_| finds_time).map(|baseline_us| {
+            let rise_us = Governor::rise_us_max(baseline_us, control.politeness.slack_us());
+            control.size.bytes_within(whole(rise_us))
+        });
+        RequestSizes {
+            full: control.size.bytes(),
+            reduced,
+            is_full_size_due: control.is_full_size_due(now),
+            foreground_is_active,
+        }
     }
 
     /// The next request has its full size.
     pub(crate) fn note_full_size(&self, now: Duration) {
         let mut control = self.control.lock();
-        if now.saturating_sub(control.full_size_at) >= FULL_SIZE_INTERVAL {
+        if control.is_full_size_due(now) {
             control.size.age();
         }
         control.full_size_at = now;

@@ -89,6 +89,12 @@ pub fn succeed<S: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item
     finished.stdout
 }
 
+/// Copies a program that a test will run, in a process of its own: a child that another test of this process starts meanwhile would have the copy open
+/// for writing until it runs its own program, and to run the copy would fail with `ETXTBSY`.
+pub fn copy_program(program: &str, to: &std::path::Path) {
+    succeed("cp", [OsStr::new(program), to.as_os_str()]);
+}
+
 /// Runs a shell script in a directory; it must succeed.
 pub fn shell(directory: &std::path::Path, script: &str) -> String {
     let mut command = Command::new("sh");

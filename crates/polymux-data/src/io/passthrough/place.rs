@@ -15,6 +15,7 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
 use polymux_volume::inode::{FileState, Inode, OpenPurpose};
 use polymux_volume::space::TierHandle;
+use polymux_volume::tier_reads::Pair;
 
 use crate::data_path::DataPath;
 use crate::placement::{Context, ContextSource};
@@ -103,36 +104,34 @@ impl DataPath {
 
     /// Whether a tier is the limit of its readers, and a file with this context may go to one that would answer sooner.
     pub fn may_be_handed_over(&self, context: &Context, tier: TierId) -> bool {
-        let may_go = |other: &Arc<TierHandle>| {
-            context.allows(other.id)
-                && self.placement.tier_reads.is_limit(tier, Some(other.id))
-                && !other.is_above_low_mark()
-        };
-        self.placement.tier_reads.is_limit(tier, None)
-            && context.preferred.is_empty()
+        let tier_reads = &self.placement.tier_reads;
+        tier_reads.is_limit(tier, None)
             && self.placement.promotes_promptly(context.policy)
-            && self.volume.tiers.all().iter().any(may_go)
+            && self.may_go_to_another(context, tier, |(from, to)| tier_reads.is_limit(from, Some(to)))
     }
 
     /// Whether the kernel itself served so many reads of a tier that it may be the limit of its readers, which only reads that reach the daemon
     /// tell, and a file with this context may go to another one then.
     fn may_be_limit_of_bypassing_reads(&self, context: &Context, tier: TierId) -> bool {
+        let tier_reads = &self.placement.tier_reads;
         let now = self.volume.clock.elapsed();
-        let may_go = |other: &Arc<TierHandle>| {
-            other.id != tier
-                && context.allows(other.id)
-                && self.placement.tier_reads.may_hand_over((tier, other.id))
-                && !other.is_above_low_mark()
-        };
         // By Little's law, as many reads are under way at a time as come in the time that one takes.
         let is_in_use = || {
             let bypassing = self.placement.heat.device_reads.bypassing_per_second(tier, now);
-            let alone_ns = self.placement.tier_reads.unqueued_ns(tier).unwrap_or(0).max(READ_NS_MIN);
+            let alone_ns = tier_reads.unqueued_ns(tier).unwrap_or(0).max(READ_NS_MIN);
             bypassing.saturating_mul(alone_ns) >= BUSY_NS_PER_SECOND_MIN
         };
-        context.preferred.is_empty()
-            && self.volume.tiers.all().iter().any(may_go)
+        self.may_go_to_another(context, tier, |pair| tier_reads.may_hand_over(pair))
             && is_in_use()
-            && self.placement.tier_reads.should_observe(tier, now)
+            && tier_reads.should_observe(tier, now)
+    }
+
+    /// Whether a file with this context, for which no order of tiers is set, may go from its tier to another one that has space, between which
+    /// `is_suitable`.
+    fn may_go_to_another(&self, context: &Context, own: TierId, is_suitable: impl Fn(Pair) -> bool) -> bool {
+        let may_take_it = |other: &Arc<TierHandle>| {
+            other.id != own && context.allows(other.id) && is_suitable((own, other.id)) && !other.is_above_low_mark()
+        };
+        context.preferred.is_empty() && self.volume.tiers.all().iter().any(may_take_it)
     }
 }
