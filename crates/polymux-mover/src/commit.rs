@@ -16,9 +16,10 @@ use polymux_data::io::{Company, block_after, pending_free_of_blocks, start_of};
 use polymux_records::blockmap::{BLOCKS_PER_NODE, ClosedNodes, MapChange, Owner};
 use polymux_records::counters::Counters;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::DisownedRecord;
+use polymux_records::store::{DisownedRecord, ObjectEntry};
 use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use polymux_volume::inode::{FileState, Layout};
+use polymux_volume::space::PendingFree;
 use polymux_volume::transaction::Transaction;
 
 use super::Interrupt;
@@ -54,6 +55,23 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
     let append = (file.size() <= start_of(last.end)).then(|| file.append.lock());
     let closed = ranges.iter().map(|blocks| file.nodes.close(blocks)).collect();
     Hold::Nodes { _closed: closed, _append: append, _shared: shared }
+}
+
+/// Bytes that the source of a move had, and what is to be freed for them.
+struct Disowned {
+    record: DisownedRecord,
+    bytes: u64,
+}
+
+/// The object goes as a whole, so its ranges need not.
+fn disown_whole(disowned: &mut Vec<Disowned>, entry: &ObjectEntry) {
+    let mut bytes = 0;
+    disowned.retain(|of_range| {
+        let is_other = of_range.record.object != entry.object;
+        bytes += if is_other { 0 } else { of_range.bytes };
+        is_other
+    });
+    disowned.push(Disowned { record: DisownedRecord::of_object(entry), bytes });
 }
 
 impl Mover {
@@ -172,19 +190,20 @@ impl Mover {
             }
             let slot = layout.slot_on(part.target.tier)?;
             let mut change = MapChange::default();
-            let mut disowned: Vec<DisownedRecord> = Vec::new();
+            let mut disowned = Vec::new();
             for (run, source) in &runs {
                 file.nodes.mark_map_changed(run.start..run.end);
                 change.then(layout.map.assign(run.start, run.end, Owner::Slot(slot)));
-                disowned.push(pending_free_of_blocks(source, run.start..run.end));
+                let bytes = start_of(run.end).min(size).saturating_sub(start_of(run.start));
+                disowned.push(Disowned { record: pending_free_of_blocks(source, run.start..run.end), bytes });
             }
             if let Hold::File(_) = hold {
                 let (compacted, dropped) =
                     file.compact(layout, |entry| !self.volume.disowned.holds(entry.tier, entry.object));
                 change.then(compacted);
-                // The whole object goes, so its ranges need not.
-                disowned.retain(|record| !dropped.iter().any(|entry| entry.object == record.object));
-                disowned.extend(dropped.iter().map(DisownedRecord::of_object));
+                for entry in &dropped {
+                    disown_whole(&mut disowned, entry);
+                }
             }
             let is_known = learned.is_some() && layout.objects.len() == 1 && layout.slot_of(part.target.tier).is_some();
             if let Some(answer) = learned.as_ref().filter(|_| is_known) {
@@ -192,7 +211,7 @@ impl Mover {
             }
             transaction.put_map_change(inode.ino, layout, &change);
             part.claims.iter().for_each(|claim| transaction.delete_disowned(claim));
-            disowned.iter().for_each(|record| transaction.put_disowned(record));
+            disowned.iter().for_each(|disowned| transaction.put_disowned(&disowned.record));
             Ok((disowned, is_known))
         };
         let (disowned, is_known) = self.data.change_layout(inode, file, company, change)?;
@@ -201,7 +220,9 @@ impl Mover {
         }
         self.stamps.stamp_later(inode);
         self.note_parts_moved(part, size);
-        self.volume.disowned.add(&disowned, inode.last_sequence());
+        let sequence = inode.last_sequence();
+        let pending = |Disowned { record, bytes }| PendingFree { record, sequence, bytes };
+        self.volume.disowned.add_all(disowned.into_iter().map(pending));
         Ok(())
     }
 

@@ -174,6 +174,7 @@ impl Mover {
             })?;
             part.behind = Some(WriteBehind { target, offset: position, length: count as u64 });
             part.bytes_copied += count as u64;
+            part.arrived.add(count as u64);
             position += length;
         }
         Ok(())
@@ -203,6 +204,7 @@ impl Mover {
         })?;
         to.note_written(usize::try_from(copied).unwrap_or(usize::MAX));
         part.bytes_copied += copied;
+        part.arrived.add(copied);
         Counters::add(&self.volume.counters.bytes_moved, usize::try_from(copied).unwrap_or(usize::MAX));
         Counters::add(&self.volume.counters.bytes_offloaded, usize::try_from(copied).unwrap_or(usize::MAX));
         Ok(copied)

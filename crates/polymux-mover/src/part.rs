@@ -22,7 +22,7 @@ use polymux_volume::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
 use super::Interrupt;
 use super::mover::Mover;
 use super::pace::is_unwanted;
-use super::queue::PaceOfJob;
+use super::queue::{ArrivedBytes, PaceOfJob};
 
 /// Whether the record of the inode names the target's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub(super) struct Part {
     /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
     pub(super) error_sequence: u32,
     pub(super) bytes_copied: u64,
+    /// As its job says them, for the plan of further moves.
+    pub(super) arrived: ArrivedBytes,
     /// The last request that was written, which may still be on its way to the device.
     pub(super) behind: Option<WriteBehind>,
     /// When it began, the file could still be read or written.
@@ -198,6 +200,7 @@ impl Mover {
                     claims,
                     error_sequence: file.durability.error_sequence.load(Ordering::Acquire),
                     bytes_copied: 0,
+                    arrived: ArrivedBytes::default(),
                     behind: None,
                     began_wanted: !is_unwanted(inode),
                     pace: PaceOfJob::default(),

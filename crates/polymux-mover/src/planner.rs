@@ -155,12 +155,14 @@ impl Mover {
     }
 
     /// Bytes that still must leave a tier, `wanted` of them for ranges that are to come. Bytes on their way there count as used, and those on
-    /// their way off it as gone.
+    /// their way off it as gone, whether a move is under way or has ended and its source is yet to be freed.
     pub(super) fn bytes_needed(&self, fill: &TierFill, wanted: u64) -> Needed {
         if fill.flags & TierFill::DRAINING != 0 {
             return Needed::default();
         }
-        Needed::on(fill, self.planner.is_evicted_from(fill), wanted, self.moves.bytes_leaving_now(TierId(fill.tier)))
+        let tier = TierId(fill.tier);
+        let leaving = self.moves.bytes_leaving_now(tier).saturating_add(self.volume.disowned.bytes_on(tier));
+        Needed::on(fill, self.planner.is_evicted_from(fill), wanted, leaving)
     }
 
     /// All files are to be examined for moves that rules and pins demand.

@@ -80,6 +80,26 @@ impl PaceOfJob {
     }
 }
 
+/// Bytes of the part that a mover has in hand that lie on the target already, which counts them as used.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ArrivedBytes(Arc<AtomicU64>);
+
+impl ArrivedBytes {
+    /// More have come.
+    pub(super) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The part ended.
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// One file on its way.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
@@ -96,6 +116,7 @@ pub(crate) struct Job {
     pub(super) bytes_total: u64,
     pub(super) bytes_done: u64,
     pub(super) bytes_copied: u64,
+    pub(super) arrived: ArrivedBytes,
     /// Times in a row that its copy was given up.
     pub(super) stops: u32,
     pub(super) interruptions: u32,
@@ -229,6 +250,7 @@ impl MoveQueue {
             bytes_total,
             bytes_done: 0,
             bytes_copied: 0,
+            arrived: ArrivedBytes::default(),
             stops: 0,
             interruptions: 0,
             is_whole: false,
@@ -398,6 +420,7 @@ impl MoveQueue {
             running.bytes_done = job.bytes_done;
             running.bytes_copied = job.bytes_copied;
             running.bytes_total = job.bytes_total;
+            running.arrived.clear();
         }
     }
 
@@ -556,7 +579,7 @@ impl MoveQueue {
         tiers.into_iter().collect()
     }
 
-    /// Bytes that jobs which have not ended still bring to each tier.
+    /// Bytes that jobs which have not ended still bring to a tier, those that lie there already not included.
     pub(crate) fn bytes_coming(&self, tier: TierId) -> u64 {
         let state = self.state.lock();
         let coming = |job: &&Job| job.destination == Destination::To(tier);
@@ -565,7 +588,7 @@ impl MoveQueue {
             .values()
             .chain(state.running.values())
             .filter(coming)
-            .map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total))
+            .map(|job| job.bytes_total.saturating_sub(job.bytes_done).saturating_sub(job.arrived.get()))
             .sum()
     }
 
@@ -667,5 +690,22 @@ mod tests {
         let again = take();
         assert!(again.jobs.iter().all(|job| job.pace.get() == MoverPace::Polite), "{:?}", shares(&again));
         assert_eq!(again.jobs.len(), 3);
+    }
+
+    #[test]
+    fn what_a_mover_has_brought_of_its_part_is_not_coming_any_more() {
+        let (queue, now) = (MoveQueue::default(), Duration::ZERO);
+        let bytes = 100;
+        queue.submit(Order { bytes, ..order(10, FAST, MoveReason::Promote) }, now).expect("taken");
+        let mut batch = queue.take_batch(|_| true, |_| Ok(FAST), |_| 0, |_, _| true).0.expect("a batch");
+        let job = &mut batch.jobs[0];
+        job.arrived.add(30);
+        assert_eq!(queue.bytes_coming(FAST), 70);
+        // Blocks that were written meanwhile are copied once more.
+        job.arrived.add(90);
+        assert_eq!(queue.bytes_coming(FAST), 0);
+        job.bytes_done = 60;
+        queue.note_progress(job);
+        assert_eq!(queue.bytes_coming(FAST), 40);
     }
 }

@@ -18,8 +18,8 @@ mod tier_speed;
 mod watch;
 mod write_behind;
 
-pub use disowned::Scope;
 pub(crate) use disowned::{DisownedQueue, TierRound};
+pub use disowned::{PendingFree, Scope};
 pub use free_space::LAST_ROOM_BYTES;
 pub use object_count::objects_on;
 pub use sync_pool::{PendingSync, SyncPool, SyncTarget};

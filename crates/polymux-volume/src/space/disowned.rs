@@ -20,15 +20,58 @@ const ROUND_MAX: usize = 4096;
 /// How often a thread that waits for a round of another one looks whether to give up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// By tier, object and first byte: the record, and a transaction that covers it.
-type Pending = BTreeMap<(TierId, ObjectId, u64), (DisownedRecord, Sequence)>;
+/// A record, and when it may be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingFree {
+    /// What is to be freed.
+    pub record: DisownedRecord,
+    /// A transaction that covers the record.
+    pub sequence: Sequence,
+    /// Bytes by which the free space of the tier grows, where that is known; otherwise 0.
+    pub bytes: u64,
+}
 
-/// Pending frees, by tier, object and first byte.
+/// Pending frees by tier, object and first byte, and the sum of their bytes by tier.
+#[derive(Debug, Default)]
+struct Pending {
+    frees: BTreeMap<(TierId, ObjectId, u64), PendingFree>,
+    bytes: BTreeMap<TierId, u64>,
+}
+
+impl Pending {
+    /// Adds a free in place of one that begins at the same byte.
+    fn insert(&mut self, free: PendingFree) {
+        let key = key_of(&free.record);
+        self.remove(&key);
+        self.frees.insert(key, free);
+        *self.bytes.entry(free.record.tier).or_default() += free.bytes;
+    }
+
+    fn remove(&mut self, key: &(TierId, ObjectId, u64)) -> Option<PendingFree> {
+        let free = self.frees.remove(key)?;
+        let bytes = self.bytes.get_mut(&key.0).expect("the tier of a pending free has a sum");
+        *bytes = bytes.checked_sub(free.bytes).expect("the sum contains every pending free");
+        Some(free)
+    }
+}
+
+fn key_of(record: &DisownedRecord) -> (TierId, ObjectId, u64) {
+    (record.tier, record.object, record.start)
+}
+
+/// What a round of a tier has taken from the queue.
+#[derive(Debug, Default)]
+struct Carried {
+    objects: BTreeSet<(TierId, ObjectId)>,
+    bytes: BTreeMap<TierId, u64>,
+}
+
+/// The pending frees of a volume.
 #[derive(Debug, Default)]
 pub struct DisownedQueue {
     pending: Mutex<Pending>,
-    /// Objects of which a round that is under way has taken records. Changes with `pending` held.
-    carried: Mutex<BTreeSet<(TierId, ObjectId)>>,
+    /// Taken by rounds that are under way. Changes with `pending` held.
+    carried: Mutex<Carried>,
     /// Tiers of which a round is under way: one thread carries out at a time.
     rounds: Mutex<BTreeSet<TierId>>,
     /// A round ended.
@@ -38,10 +81,20 @@ pub struct DisownedQueue {
 impl DisownedQueue {
     /// Adds records that were put into a transaction that is at most `sequence`.
     pub fn add(&self, records: &[DisownedRecord], sequence: Sequence) {
+        self.add_all(records.iter().map(|record| PendingFree { record: *record, sequence, bytes: 0 }));
+    }
+
+    /// As [`Self::add`], where it is known how many bytes become free.
+    pub fn add_all(&self, frees: impl IntoIterator<Item = PendingFree>) {
         let mut pending = self.pending.lock();
-        for record in records {
-            pending.insert((record.tier, record.object, record.start), (*record, sequence));
-        }
+        frees.into_iter().for_each(|free| pending.insert(free));
+    }
+
+    /// Bytes by which the free space of a tier will grow, as far as is known.
+    pub fn bytes_on(&self, tier: TierId) -> u64 {
+        let pending = self.pending.lock();
+        let carried = self.carried.lock();
+        [&pending.bytes, &carried.bytes].iter().filter_map(|bytes| bytes.get(&tier)).sum()
     }
 
     /// Begins a round of a tier when the one that is under way has ended. `None` where `gives_up` says so before.
@@ -68,58 +121,68 @@ impl DisownedQueue {
             DisownedKind::Range { end } => end > position,
             DisownedKind::Tail | DisownedKind::Object => true,
         };
-        let of_object = pending.range((tier, object, 0)..=(tier, object, u64::MAX));
-        of_object.map(|(_, (record, _))| record).any(concerns) || self.carried.lock().contains(&(tier, object))
+        let mut of_object = pending.frees.range((tier, object, 0)..=(tier, object, u64::MAX));
+        of_object.any(|(_, free)| concerns(&free.record)) || self.carried.lock().objects.contains(&(tier, object))
     }
 
     /// Whether anything on a tier is still to be freed.
     pub fn names(&self, tier: TierId) -> bool {
-        self.pending.lock().range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
+        self.pending.lock().frees.range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
     }
 
     /// Whether anything is still to be freed, or is being freed.
     pub fn is_freeing_anything(&self) -> bool {
         let pending = self.pending.lock();
-        !pending.is_empty() || !self.carried.lock().is_empty()
+        !pending.frees.is_empty() || !self.carried.lock().objects.is_empty()
     }
 
     /// Whether a round of a tier frees something.
     pub(crate) fn is_carrying(&self, tier: TierId) -> bool {
-        self.carried.lock().range((tier, ObjectId(0))..).next().is_some_and(|(of, _)| *of == tier)
+        self.carried.lock().objects.range((tier, ObjectId(0))..).next().is_some_and(|(of, _)| *of == tier)
     }
 
     /// Drops the pending frees of a tier that left before they were carried out.
     pub fn forget_tier(&self, tier: TierId) {
-        self.pending.lock().retain(|(of, ..), _| *of != tier);
+        let mut pending = self.pending.lock();
+        pending.frees.retain(|(of, ..), _| *of != tier);
+        pending.bytes.remove(&tier);
     }
 
-    /// Puts a record back that could not be carried out; one that was added for the same bytes meanwhile stays.
-    pub fn put_back(&self, record: DisownedRecord, sequence: Sequence) {
-        self.pending.lock().entry((record.tier, record.object, record.start)).or_insert((record, sequence));
+    /// Puts one back that could not be carried out; one that was added for the same bytes meanwhile stays.
+    pub fn put_back(&self, free: PendingFree) {
+        let mut pending = self.pending.lock();
+        if !pending.frees.contains_key(&key_of(&free.record)) {
+            pending.insert(free);
+        }
     }
 
     pub fn len(&self) -> usize {
-        self.pending.lock().len()
+        self.pending.lock().frees.len()
     }
 
     /// Takes records for a round, [`ROUND_MAX`] at the most.
-    pub fn take(&self, tier: TierId, scope: Scope) -> Vec<(DisownedRecord, Sequence)> {
+    pub fn take(&self, tier: TierId, scope: Scope) -> Vec<PendingFree> {
         let (first, last) = match scope {
             Scope::Tier => (ObjectId(0), ObjectId(u64::MAX)),
             Scope::Object(object) => (object, object),
         };
         let mut pending = self.pending.lock();
         let within = (tier, first, 0)..=(tier, last, u64::MAX);
-        let keys: Vec<_> = pending.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect();
-        self.carried.lock().extend(keys.iter().map(|(tier, object, _)| (*tier, *object)));
-        keys.iter().filter_map(|key| pending.remove(key)).collect()
+        let keys: Vec<_> = pending.frees.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect();
+        let taken: Vec<PendingFree> = keys.iter().filter_map(|key| pending.remove(key)).collect();
+        let mut carried = self.carried.lock();
+        carried.objects.extend(keys.iter().map(|(tier, object, _)| (*tier, *object)));
+        *carried.bytes.entry(tier).or_default() += taken.iter().map(|free| free.bytes).sum::<u64>();
+        taken
     }
 
     /// Ends a round of a tier: ranges that it could not free are pending again.
     fn end_round(&self, tier: TierId) {
         {
             let _pending = self.pending.lock();
-            self.carried.lock().retain(|(of, _)| *of != tier);
+            let mut carried = self.carried.lock();
+            carried.objects.retain(|(of, _)| *of != tier);
+            carried.bytes.remove(&tier);
         }
         self.rounds.lock().remove(&tier);
         self.round_ended.notify_all();
@@ -144,5 +207,43 @@ pub(crate) struct TierRound<'a> {
 impl Drop for TierRound<'_> {
     fn drop(&mut self) {
         self.queue.end_round(self.tier);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_types::Bucket;
+
+    use super::*;
+
+    const TIER: TierId = TierId(1);
+
+    fn range(object: u64, start: u64, bytes: u64) -> PendingFree {
+        let kind = DisownedKind::Range { end: start + bytes };
+        let record = DisownedRecord { tier: TIER, object: ObjectId(object), bucket: Bucket(0), start, kind };
+        PendingFree { record, sequence: Sequence(1), bytes }
+    }
+
+    #[test]
+    fn bytes_count_as_pending_until_the_round_that_frees_them_ends() {
+        let queue = DisownedQueue::default();
+        queue.add_all([range(1, 0, 10), range(2, 0, 20)]);
+        assert_eq!((queue.bytes_on(TIER), queue.bytes_on(TierId(2))), (30, 0));
+        let round = queue.begin_round(TIER, || false).expect("no other one");
+        let taken = queue.take(TIER, Scope::Object(ObjectId(1)));
+        assert_eq!(taken, [range(1, 0, 10)]);
+        assert_eq!(queue.bytes_on(TIER), 30);
+        drop(round);
+        assert_eq!(queue.bytes_on(TIER), 20);
+    }
+
+    #[test]
+    fn a_free_of_the_same_bytes_counts_once() {
+        let queue = DisownedQueue::default();
+        queue.add_all([range(1, 0, 10), range(1, 0, 15)]);
+        queue.put_back(range(1, 0, 10));
+        assert_eq!(queue.bytes_on(TIER), 15);
+        queue.forget_tier(TIER);
+        assert_eq!(queue.bytes_on(TIER), 0);
     }
 }

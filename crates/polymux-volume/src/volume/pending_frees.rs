@@ -4,7 +4,6 @@
 //! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could
 //! leave unreferenced bytes.
 
-use polymux_meta::Sequence;
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
@@ -13,7 +12,7 @@ use polymux_tier::{ObjectRef, TierError};
 use polymux_types::{ObjectId, TierId};
 
 use super::Volume;
-use crate::space::{Scope, TierHandle, TierRound};
+use crate::space::{PendingFree, Scope, TierHandle, TierRound};
 use crate::transaction::Transaction;
 
 /// Outcome of carrying out some records.
@@ -95,8 +94,8 @@ impl Volume {
         if self.is_read_only() {
             return Ok(Round::default());
         }
-        let records = self.disowned.take(handle.id, scope);
-        let Some(last) = records.iter().map(|(_, sequence)| *sequence).max() else { return Ok(Round::default()) };
+        let frees = self.disowned.take(handle.id, scope);
+        let Some(last) = frees.iter().map(|free| free.sequence).max() else { return Ok(Round::default()) };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
             Ok(())
         } else if is_planted(PlantedFault::FreedBeforeCopy) {
@@ -104,9 +103,9 @@ impl Volume {
         } else {
             self.flush_through_copy(last)
         };
-        let result = durable.and_then(|()| self.carry_out(handle, &records));
+        let result = durable.and_then(|()| self.carry_out(handle, &frees));
         if result.is_err() {
-            self.put_back(&records);
+            self.put_back(&frees);
         }
         drop(of_tier);
         let round = result?;
@@ -114,18 +113,17 @@ impl Volume {
         Ok(round)
     }
 
-    fn put_back(&self, records: &[(DisownedRecord, Sequence)]) {
-        for (record, sequence) in records {
-            self.disowned.put_back(*record, *sequence);
-        }
+    fn put_back(&self, frees: &[PendingFree]) {
+        frees.iter().for_each(|free| self.disowned.put_back(*free));
     }
 
     /// Touches the tier, syncs it, and removes the records. Records that the tier refuses go back into the queue.
-    fn carry_out(&self, handle: &TierHandle, records: &[(DisownedRecord, Sequence)]) -> Result<Round> {
+    fn carry_out(&self, handle: &TierHandle, frees: &[PendingFree]) -> Result<Round> {
         let (mut done, mut refused) = (Vec::new(), None);
-        for (record, sequence) in records {
+        for free in frees {
+            let record = &free.record;
             match handle.run(|tier| free_bytes(tier, record)) {
-                Ok(()) => done.push((*record, *sequence)),
+                Ok(()) => done.push(*free),
                 Err(error) => {
                     let level = error.log_level().unwrap_or(log::Level::Debug);
                     log::log!(
@@ -136,7 +134,7 @@ impl Volume {
                         record.kind,
                         record.start
                     );
-                    self.disowned.put_back(*record, *sequence);
+                    self.disowned.put_back(*free);
                     refused = Some(error);
                 }
             }
@@ -156,9 +154,7 @@ impl Volume {
         }
         handle.note_room_freed();
         let mut transaction = Transaction::default();
-        for (record, _) in &done {
-            transaction.delete_disowned(record);
-        }
+        done.iter().for_each(|free| transaction.delete_disowned(&free.record));
         self.metadata.commit(transaction.batch)?;
         Ok(Round { freed: done.len(), refused })
     }
