@@ -189,6 +189,7 @@ impl Mover {
     fn interrupt_share(&self, share: &mut Share, interrupt: Interrupt) {
         let part = share.part.take().expect("only a part that was begun is interrupted");
         share.job.bytes_copied += part.bytes_copied;
+        share.job.arrived.end();
         self.give_up_part(&part, &interrupt);
         share.outcome = Some(Outcome::Interrupted(interrupt));
     }
@@ -231,6 +232,10 @@ impl Mover {
     }
 }
 
+fn bytes_of(blocks: &[Range<u64>]) -> u64 {
+    blocks.iter().map(|range| start_of(range.end - range.start)).sum()
+}
+
 /// A job whose part was not begun.
 fn ended_at_once(job: Job, outcome: Outcome) -> Share {
     Share { job, form: Form::Optimistic, part: None, taken: Vec::new(), outcome: Some(outcome) }
@@ -242,7 +247,7 @@ fn end_share(share: Share) -> (Job, Outcome) {
     let outcome = outcome.expect("every share has an outcome");
     match (&outcome, &mut job.scope) {
         (Outcome::Advanced, _) => {
-            job.bytes_done += taken.iter().map(|range| start_of(range.end - range.start)).sum::<u64>();
+            job.bytes_done += bytes_of(&taken);
             job.stops = 0;
         }
         (Outcome::Again | Outcome::Interrupted(_), Scope::Ranges(ranges)) => {

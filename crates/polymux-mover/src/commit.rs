@@ -57,21 +57,29 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
     Hold::Nodes { _closed: closed, _append: append, _shared: shared }
 }
 
-/// Bytes that the source of a move had, and what is to be freed for them.
-struct Disowned {
+/// Bytes of the blocks in which tiers say what an object takes.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// A pending free of bytes that a move has copied, before its transaction has a number.
+#[derive(Debug, PartialEq, Eq)]
+struct SourceFree {
     record: DisownedRecord,
+    /// As [`PendingFree::bytes`].
     bytes: u64,
 }
 
 /// The object goes as a whole, so its ranges need not.
-fn disown_whole(disowned: &mut Vec<Disowned>, entry: &ObjectEntry) {
-    let mut bytes = 0;
-    disowned.retain(|of_range| {
+fn free_whole(frees: &mut Vec<SourceFree>, entry: &ObjectEntry) {
+    let mut bytes = 0_u64;
+    frees.retain(|of_range| {
         let is_other = of_range.record.object != entry.object;
-        bytes += if is_other { 0 } else { of_range.bytes };
+        bytes = bytes.saturating_add(if is_other { 0 } else { of_range.bytes });
         is_other
     });
-    disowned.push(Disowned { record: DisownedRecord::of_object(entry), bytes });
+    // Sparse files are longer than what they take.
+    let allocated = entry.allocated_blocks.map_or(u64::MAX, |blocks| blocks.saturating_mul(STAT_BLOCK_BYTES));
+    let bytes = bytes.min(allocated);
+    frees.push(SourceFree { record: DisownedRecord::of_object(entry), bytes });
 }
 
 impl Mover {
@@ -195,14 +203,14 @@ impl Mover {
                 file.nodes.mark_map_changed(run.start..run.end);
                 change.then(layout.map.assign(run.start, run.end, Owner::Slot(slot)));
                 let bytes = start_of(run.end).min(size).saturating_sub(start_of(run.start));
-                disowned.push(Disowned { record: pending_free_of_blocks(source, run.start..run.end), bytes });
+                disowned.push(SourceFree { record: pending_free_of_blocks(source, run.start..run.end), bytes });
             }
             if let Hold::File(_) = hold {
                 let (compacted, dropped) =
                     file.compact(layout, |entry| !self.volume.disowned.holds(entry.tier, entry.object));
                 change.then(compacted);
                 for entry in &dropped {
-                    disown_whole(&mut disowned, entry);
+                    free_whole(&mut disowned, entry);
                 }
             }
             let is_known = learned.is_some() && layout.objects.len() == 1 && layout.slot_of(part.target.tier).is_some();
@@ -221,8 +229,8 @@ impl Mover {
         self.stamps.stamp_later(inode);
         self.note_parts_moved(part, size);
         let sequence = inode.last_sequence();
-        let pending = |Disowned { record, bytes }| PendingFree { record, sequence, bytes };
-        self.volume.disowned.add_all(disowned.into_iter().map(pending));
+        let with_sequence = |SourceFree { record, bytes }| PendingFree { record, sequence, bytes };
+        self.volume.disowned.add_all(disowned.into_iter().map(with_sequence));
         Ok(())
     }
 
@@ -233,5 +241,27 @@ impl Mover {
             let nodes = blocks.start / BLOCKS_PER_NODE..blocks.end.min(block_after(size)).div_ceil(BLOCKS_PER_NODE);
             self.placement.heat.note_moved(part.inode.ino, nodes, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_types::{Bucket, ObjectId, TierId};
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_goes_as_a_whole_frees_what_its_ranges_would_but_not_its_holes() {
+        let [dense, sparse] = [1, 2].map(|object| ObjectEntry::new(TierId(1), ObjectId(object), Bucket(0)));
+        let sparse = ObjectEntry { allocated_blocks: Some(8), ..sparse };
+        let range = |entry: &ObjectEntry, start: u64, bytes: u64| SourceFree {
+            record: DisownedRecord::of_range(entry, start, start + bytes),
+            bytes,
+        };
+        let mut frees = vec![range(&dense, 0, 8192), range(&sparse, 0, 1 << 30), range(&dense, 16_384, 4096)];
+        free_whole(&mut frees, &dense);
+        free_whole(&mut frees, &sparse);
+        let whole = |entry: &ObjectEntry, bytes| SourceFree { record: DisownedRecord::of_object(entry), bytes };
+        assert_eq!(frees, [whole(&dense, 12_288), whole(&sparse, 4096)]);
     }
 }

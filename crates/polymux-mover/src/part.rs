@@ -57,7 +57,7 @@ pub(super) struct Part {
     /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
     pub(super) error_sequence: u32,
     pub(super) bytes_copied: u64,
-    /// As its job says them, for the plan of further moves.
+    /// Shared with its job: further moves are planned by it.
     pub(super) arrived: ArrivedBytes,
     /// The last request that was written, which may still be on its way to the device.
     pub(super) behind: Option<WriteBehind>,

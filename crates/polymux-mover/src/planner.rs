@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! * Each step looks at a bounded number of nodes and files, whatever the size of the volume.
-//! * Bytes that jobs on their way will bring to a tier, or take off it, count as moved already: nothing is planned twice.
+//! * Bytes that jobs on their way will bring to a tier, or take off it, count as moved already, and those that are about to be freed as
+//!   free: nothing is planned twice.
 //! * A tier that rose above its high mark is evicted from until it is at its low mark, not around the high one; but down to the low one only of
 //!   data that would not come back within minutes.
 //! * A file that cannot be asked for its size (its tier is missing) is passed over, and all others are planned.

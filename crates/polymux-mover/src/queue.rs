@@ -80,23 +80,36 @@ impl PaceOfJob {
     }
 }
 
-/// Bytes of the part that a mover has in hand that lie on the target already, which counts them as used.
+/// Bytes of the part that a mover has in hand which lie on the target already, where they count as used.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ArrivedBytes(Arc<AtomicU64>);
+pub(super) struct ArrivedBytes(Arc<Arrived>);
+
+#[derive(Debug, Default)]
+struct Arrived {
+    /// Blocks that are written meanwhile are copied once more.
+    copied: AtomicU64,
+    of_part: AtomicU64,
+}
 
 impl ArrivedBytes {
-    /// More have come.
-    pub(super) fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+    /// A part of so many bytes begins.
+    pub(super) fn begin(&self, bytes: u64) {
+        self.0.copied.store(0, Ordering::Relaxed);
+        self.0.of_part.store(bytes, Ordering::Relaxed);
     }
 
-    /// The part ended.
-    pub(super) fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
+    /// More were copied.
+    pub(super) fn add(&self, bytes: u64) {
+        self.0.copied.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The part ended: its bytes count as done, or are to be copied anew.
+    pub(super) fn end(&self) {
+        self.begin(0);
     }
 
     fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.copied.load(Ordering::Relaxed).min(self.0.of_part.load(Ordering::Relaxed))
     }
 }
 
@@ -420,7 +433,7 @@ impl MoveQueue {
             running.bytes_done = job.bytes_done;
             running.bytes_copied = job.bytes_copied;
             running.bytes_total = job.bytes_total;
-            running.arrived.clear();
+            running.arrived.end();
         }
     }
 
@@ -693,17 +706,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mover_has_brought_of_its_part_is_not_coming_any_more() {
+    fn bytes_that_a_mover_has_brought_are_not_coming_any_more() {
         let (queue, now) = (MoveQueue::default(), Duration::ZERO);
         let bytes = 100;
         queue.submit(Order { bytes, ..order(10, FAST, MoveReason::Promote) }, now).expect("taken");
         let mut batch = queue.take_batch(|_| true, |_| Ok(FAST), |_| 0, |_, _| true).0.expect("a batch");
         let job = &mut batch.jobs[0];
+        job.arrived.begin(60);
         job.arrived.add(30);
         assert_eq!(queue.bytes_coming(FAST), 70);
         // Blocks that were written meanwhile are copied once more.
         job.arrived.add(90);
-        assert_eq!(queue.bytes_coming(FAST), 0);
+        assert_eq!(queue.bytes_coming(FAST), 40);
         job.bytes_done = 60;
         queue.note_progress(job);
         assert_eq!(queue.bytes_coming(FAST), 40);

@@ -320,6 +320,10 @@ impl Mover {
             let into_room = hurries().find(|worth| worth.has_room);
             let for_others = || hurries().find(|worth| self.placement.tier_reads.may_seek(worth.target, now));
             let Some(worth) = into_room.or_else(for_others).copied() else { continue };
+            if self.moves.is_handing_over(ino, piece.tier, worth.target) {
+                // It is on its way there with its share of the devices already.
+                continue;
+            }
             if self.moves.is_promoting(ino, worth.target) {
                 planned.hurried.entry(worth.target).or_default().insert(ino, worth.benefit);
             } else if worth.has_room {

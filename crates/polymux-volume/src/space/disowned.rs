@@ -27,15 +27,18 @@ pub struct PendingFree {
     pub record: DisownedRecord,
     /// A transaction that covers the record.
     pub sequence: Sequence,
-    /// Bytes by which the free space of the tier grows, where that is known; otherwise 0.
+    /// Bytes of a file that lie there, where that is known; otherwise 0. Free space grows by no more: they may contain holes.
     pub bytes: u64,
 }
+
+/// Bytes by tier. Sparse files may be as long as there are numbers, so that a sum of them needs a longer one.
+type BytesByTier = BTreeMap<TierId, u128>;
 
 /// Pending frees by tier, object and first byte, and the sum of their bytes by tier.
 #[derive(Debug, Default)]
 struct Pending {
     frees: BTreeMap<(TierId, ObjectId, u64), PendingFree>,
-    bytes: BTreeMap<TierId, u64>,
+    bytes: BytesByTier,
 }
 
 impl Pending {
@@ -44,13 +47,13 @@ impl Pending {
         let key = key_of(&free.record);
         self.remove(&key);
         self.frees.insert(key, free);
-        *self.bytes.entry(free.record.tier).or_default() += free.bytes;
+        *self.bytes.entry(free.record.tier).or_default() += u128::from(free.bytes);
     }
 
     fn remove(&mut self, key: &(TierId, ObjectId, u64)) -> Option<PendingFree> {
         let free = self.frees.remove(key)?;
         let bytes = self.bytes.get_mut(&key.0).expect("the tier of a pending free has a sum");
-        *bytes = bytes.checked_sub(free.bytes).expect("the sum contains every pending free");
+        *bytes = bytes.checked_sub(u128::from(free.bytes)).expect("the sum contains every pending free");
         Some(free)
     }
 }
@@ -59,18 +62,19 @@ fn key_of(record: &DisownedRecord) -> (TierId, ObjectId, u64) {
     (record.tier, record.object, record.start)
 }
 
-/// What a round of a tier has taken from the queue.
+/// Taken from the queue by rounds that are under way.
 #[derive(Debug, Default)]
 struct Carried {
     objects: BTreeSet<(TierId, ObjectId)>,
-    bytes: BTreeMap<TierId, u64>,
+    /// Not freed yet.
+    bytes: BytesByTier,
 }
 
 /// The pending frees of a volume.
 #[derive(Debug, Default)]
 pub struct DisownedQueue {
     pending: Mutex<Pending>,
-    /// Taken by rounds that are under way. Changes with `pending` held.
+    /// Changes with `pending` held, but for its bytes.
     carried: Mutex<Carried>,
     /// Tiers of which a round is under way: one thread carries out at a time.
     rounds: Mutex<BTreeSet<TierId>>,
@@ -90,11 +94,19 @@ impl DisownedQueue {
         frees.into_iter().for_each(|free| pending.insert(free));
     }
 
-    /// Bytes by which the free space of a tier will grow, as far as is known.
+    /// Bytes of a tier that are about to be freed, as far as is known. Those that the tier refused to free do not count.
     pub fn bytes_on(&self, tier: TierId) -> u64 {
         let pending = self.pending.lock();
         let carried = self.carried.lock();
-        [&pending.bytes, &carried.bytes].iter().filter_map(|bytes| bytes.get(&tier)).sum()
+        let bytes: u128 = [&pending.bytes, &carried.bytes].iter().filter_map(|bytes| bytes.get(&tier)).sum();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// The tier has freed one that a round carries out: it is part of the free space now.
+    pub(crate) fn note_freed(&self, free: &PendingFree) {
+        if let Some(bytes) = self.carried.lock().bytes.get_mut(&free.record.tier) {
+            *bytes = bytes.saturating_sub(u128::from(free.bytes));
+        }
     }
 
     /// Begins a round of a tier when the one that is under way has ended. `None` where `gives_up` says so before.
@@ -148,11 +160,12 @@ impl DisownedQueue {
         pending.bytes.remove(&tier);
     }
 
-    /// Puts one back that could not be carried out; one that was added for the same bytes meanwhile stays.
+    /// Puts one back that could not be carried out; one that was added for the same bytes meanwhile stays. The tier may refuse it for long, so
+    /// its bytes do not count any more.
     pub fn put_back(&self, free: PendingFree) {
         let mut pending = self.pending.lock();
         if !pending.frees.contains_key(&key_of(&free.record)) {
-            pending.insert(free);
+            pending.insert(PendingFree { bytes: 0, ..free });
         }
     }
 
@@ -172,7 +185,7 @@ impl DisownedQueue {
         let taken: Vec<PendingFree> = keys.iter().filter_map(|key| pending.remove(key)).collect();
         let mut carried = self.carried.lock();
         carried.objects.extend(keys.iter().map(|(tier, object, _)| (*tier, *object)));
-        *carried.bytes.entry(tier).or_default() += taken.iter().map(|free| free.bytes).sum::<u64>();
+        *carried.bytes.entry(tier).or_default() += taken.iter().map(|free| u128::from(free.bytes)).sum::<u128>();
         taken
     }
 
@@ -225,16 +238,29 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_as_pending_until_the_round_that_frees_them_ends() {
+    fn bytes_count_until_their_tier_has_freed_or_refused_them() {
         let queue = DisownedQueue::default();
-        queue.add_all([range(1, 0, 10), range(2, 0, 20)]);
-        assert_eq!((queue.bytes_on(TIER), queue.bytes_on(TierId(2))), (30, 0));
+        queue.add_all([range(1, 0, 10), range(1, 10, 5), range(2, 0, 20)]);
+        assert_eq!((queue.bytes_on(TIER), queue.bytes_on(TierId(2))), (35, 0));
         let round = queue.begin_round(TIER, || false).expect("no other one");
         let taken = queue.take(TIER, Scope::Object(ObjectId(1)));
-        assert_eq!(taken, [range(1, 0, 10)]);
-        assert_eq!(queue.bytes_on(TIER), 30);
+        assert_eq!(taken, [range(1, 0, 10), range(1, 10, 5)]);
+        assert_eq!(queue.bytes_on(TIER), 35);
+        queue.note_freed(&taken[0]);
+        assert_eq!(queue.bytes_on(TIER), 25);
+        queue.put_back(taken[1]);
         drop(round);
-        assert_eq!(queue.bytes_on(TIER), 20);
+        assert_eq!((queue.bytes_on(TIER), queue.len()), (20, 2));
+    }
+
+    #[test]
+    fn sparse_files_of_any_length_can_be_summed() {
+        let queue = DisownedQueue::default();
+        queue.add_all((0..4).map(|object| range(object, 0, u64::MAX / 2)));
+        assert_eq!(queue.bytes_on(TIER), u64::MAX);
+        let _round = queue.begin_round(TIER, || false).expect("no other one");
+        queue.take(TIER, Scope::Tier).iter().for_each(|free| queue.note_freed(free));
+        assert_eq!(queue.bytes_on(TIER), 0);
     }
 
     #[test]

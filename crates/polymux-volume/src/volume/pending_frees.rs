@@ -123,7 +123,10 @@ impl Volume {
         for free in frees {
             let record = &free.record;
             match handle.run(|tier| free_bytes(tier, record)) {
-                Ok(()) => done.push(*free),
+                Ok(()) => {
+                    self.disowned.note_freed(free);
+                    done.push(*free);
+                }
                 Err(error) => {
                     let level = error.log_level().unwrap_or(log::Level::Debug);
                     log::log!(
