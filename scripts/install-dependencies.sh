@@ -36,8 +36,8 @@ fuser:psmisc
 capsh:libcap2-bin"
     ;;
 bench)
-    # mergerfs is what is compared with, RocksDB a program that is measured; without one of them that part is left out. Redis is measured where it
-    # is there: its package would start a server.
+    # mergerfs is what is compared with, RocksDB and dbench are programs that are measured; without one of them that part is left out. Redis and
+    # PostgreSQL are measured where they are there: their packages would start servers.
     needed="$needed
 make:make
 mkfs.ext4:e2fsprogs
@@ -49,7 +49,8 @@ tar:tar
 git:git
 python3:python3
 mergerfs:mergerfs
-db_bench:rocksdb-tools"
+db_bench:rocksdb-tools
+dbench:dbench"
     ;;
 *) usage ;;
 esac

@@ -144,7 +144,7 @@ pub fn program_with(policy: &str, polymux: &Path, lab: Option<&Path>) -> Result<
 
 fn peers() -> (&'static [Settings], Option<Skipped>) {
     match mergerfs::obstacle() {
-        None => (&[Settings::Default, Settings::Fast], None),
+        None => (&[Settings::Default, Settings::Fast, Settings::WriteBack], None),
         Some(reason) => (&[], Some(Skipped { what: "mergerfs".to_owned(), reason: reason.to_owned() })),
     }
 }
@@ -154,7 +154,7 @@ fn facts(polymux: &Path) -> Machine {
     let mut versions = BTreeMap::new();
     let programs = [
         ("polymux", polymux, "--version"),
-        ("mergerfs", Path::new("mergerfs"), "-V"),
+        ("mergerfs", Path::new("mergerfs"), "--version"),
         ("e2fsprogs", Path::new("mkfs.ext4"), "-V"),
         ("xfsprogs", Path::new("mkfs.xfs"), "-V"),
         ("tar", Path::new("tar"), "--version"),

@@ -68,6 +68,9 @@ pub struct TieringArguments {
     /// Threads that read, or clients of the database.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     pub readers: u16,
+    /// Programs of `synced`, by how their names begin; all without it.
+    #[arg(long = "program", value_name = "NAME,...", value_delimiter = ',')]
+    pub programs: Vec<String>,
     /// A line for the table `[options]` of the volumes, such as `movers = 0`; several times.
     #[arg(long = "option", value_name = "LINE")]
     pub options: Vec<String>,

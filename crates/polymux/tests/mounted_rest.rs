@@ -15,28 +15,58 @@ const REST_WITHIN: Duration = Duration::from_secs(90);
 const OBSERVED: Duration = Duration::from_secs(6);
 const WAKE_UPS_PER_SECOND_MAX: f64 = 2.0;
 
-/// How often each thread of a process slept and was woken, by name and number.
-fn wake_ups(process: i32) -> BTreeMap<String, u64> {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+const PROCESSOR_PERCENT_MAX: f64 = 0.05;
+
+/// Work of one thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Activity {
+    /// How often it slept and was woken.
+    wake_ups: u64,
+    processor_ns: u64,
+}
+
+/// The work of each thread of some processes since it began, by name and number.
+fn activity(processes: &[i32]) -> BTreeMap<String, Activity> {
+    let threads_of = |process: &i32| fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let of_thread = |path: std::path::PathBuf| {
         let name = fs::read_to_string(path.join("comm")).ok()?;
         let status = fs::read_to_string(path.join("status")).ok()?;
         let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        let schedule = fs::read_to_string(path.join("schedstat")).ok()?;
         let number = path.file_name()?.to_string_lossy().into_owned();
-        Some((format!("{} {number}", name.trim()), count.trim().parse().ok()?))
+        let wake_ups = count.trim().parse().ok()?;
+        let processor_ns = schedule.split_whitespace().next()?.parse().ok()?;
+        Some((format!("{} {number}", name.trim()), Activity { wake_ups, processor_ns }))
     };
-    threads.filter_map(|entry| of_thread(entry.ok()?.path())).collect()
+    processes.iter().flat_map(threads_of).filter_map(|entry| of_thread(entry.ok()?.path())).collect()
 }
 
-/// Wake-ups of the threads of a process within a time, of those that woke.
-fn wake_ups_within(process: i32, time: Duration) -> BTreeMap<String, u64> {
-    let before = wake_ups(process);
+/// The work of each thread of some processes within a time.
+fn activity_within(processes: &[i32], time: Duration) -> BTreeMap<String, Activity> {
+    let before = activity(processes);
     thread::sleep(time);
-    let woken = |(name, count): (String, u64)| {
-        let times = count - before.get(&name).copied().unwrap_or(0);
-        (times > 0).then_some((name, times))
-    };
-    wake_ups(process).into_iter().filter_map(woken).collect()
+    let mut during = activity(processes);
+    for (name, activity) in &mut during {
+        let Activity { wake_ups, processor_ns } = before.get(name).copied().unwrap_or_default();
+        activity.wake_ups -= wake_ups;
+        activity.processor_ns -= processor_ns;
+    }
+    during.retain(|_, activity| activity.wake_ups > 0);
+    during
+}
+
+fn wake_ups_per_second(activity: &BTreeMap<String, Activity>, time: Duration) -> f64 {
+    activity.values().map(|activity| activity.wake_ups).sum::<u64>() as f64 / time.as_secs_f64()
+}
+
+/// The daemon of a volume, and the supervisor that started it, where there is one.
+fn processes_of(volume: &TestVolume) -> Vec<i32> {
+    let daemon = volume.daemon_id().unwrap();
+    let parent = fs::read_to_string(format!("/proc/{}/status", daemon.as_raw_pid())).unwrap();
+    let parent = parent.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap();
+    let program = |process: i32| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let has_supervisor = program(parent) == program(daemon.as_raw_pid());
+    if has_supervisor { vec![daemon.as_raw_pid(), parent] } else { vec![daemon.as_raw_pid()] }
 }
 
 /// A volume that was used and rests now. `None`, after saying why, where there can be none.
@@ -49,8 +79,8 @@ fn resting(io: &str) -> Option<TestVolume> {
     let daemon = volume.daemon_id().unwrap().as_raw_pid();
     let began = Instant::now();
     loop {
-        let woken = wake_ups_within(daemon, OBSERVED);
-        let per_second = woken.values().sum::<u64>() as f64 / OBSERVED.as_secs_f64();
+        let woken = activity_within(&[daemon], OBSERVED);
+        let per_second = wake_ups_per_second(&woken, OBSERVED);
         eprintln!("{io} after {:?}: {per_second:.2} wake-ups a second", began.elapsed());
         if per_second <= WAKE_UPS_PER_SECOND_MAX {
             return Some(volume);
@@ -85,4 +115,29 @@ fn a_volume_that_rests_is_unmounted_at_once_without_a_word_to_its_daemon() {
     rustix::mount::unmount(volume.path(), flags).expect("root may unmount");
     volume.wait_for_end();
     assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
+}
+
+/// For `POLYMUX_REST_SECONDS` in each mode of I/O; without it, where the kernel collects writes, as long as a volume sleeps at the most between two
+/// looks for work.
+#[test]
+fn a_volume_that_is_not_used_takes_hardly_any_processor_time() {
+    let asked = std::env::var("POLYMUX_REST_SECONDS").ok();
+    let modes = if asked.is_some() { &["io=write-back", "io=passthrough"][..] } else { &["io=write-back"] };
+    let seconds = asked.map_or(20, |seconds| seconds.parse().expect("a number of seconds"));
+    let observed = Duration::from_secs(seconds);
+    for io in modes {
+        let Some(mut volume) = resting(io) else { return };
+        let processes = processes_of(&volume);
+        let activity = activity_within(&processes, observed);
+        let per_second = wake_ups_per_second(&activity, observed);
+        let processor_ns = activity.values().map(|activity| activity.processor_ns).sum::<u64>();
+        let percent = processor_ns as f64 / observed.as_nanos() as f64 * 100.0;
+        let count = processes.len();
+        eprintln!(
+            "{io}, processes {count}, {observed:?}: {per_second:.2} wake-ups a second, {percent:.4} % of a processor"
+        );
+        assert!(per_second <= WAKE_UPS_PER_SECOND_MAX, "{activity:?}");
+        assert!(percent <= PROCESSOR_PERCENT_MAX, "{activity:?}");
+        volume.unmount();
+    }
 }

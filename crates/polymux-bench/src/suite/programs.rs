@@ -11,6 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::throttled::{self, Devices, OnTop};
 
+/// Characters of the output of a program that failed in a message.
+const OUTPUT_CHARACTERS_MAX: usize = 1000;
+
 struct Running(Option<Pid>);
 
 impl OnTop for Running {
@@ -98,6 +101,24 @@ pub fn run(devices: &Devices, command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy();
     // Some programs say on standard output why they failed.
     let told = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
-    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(told).trim());
+    ensure!(output.status.success(), "{name}: {}", end_of(String::from_utf8_lossy(told).trim()));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The end of the output of a program, in which it says why it failed.
+fn end_of(text: &str) -> &str {
+    let start = text.char_indices().rev().nth(OUTPUT_CHARACTERS_MAX - 1).map_or(0, |(start, _)| start);
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_output_the_end_is_told() {
+        assert_eq!(end_of("short"), "short");
+        let long = "é".repeat(OUTPUT_CHARACTERS_MAX) + "!";
+        assert_eq!(end_of(&long), "é".repeat(OUTPUT_CHARACTERS_MAX - 1) + "!");
+    }
 }

@@ -81,6 +81,7 @@ impl Choice {
 pub fn peers(routes: Routes, scale: Scale) -> &'static [Settings] {
     match (routes, scale) {
         (Routes::Transports, Scale::Full) => &[Settings::Default, Settings::Fast],
+        (Routes::Programs, Scale::Full) => &[Settings::Fast, Settings::WriteBack],
         _ => &[Settings::Fast],
     }
 }

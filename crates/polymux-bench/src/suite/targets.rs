@@ -3,6 +3,10 @@
 //! A target is judged by the median of the ratios (or differences) of the repetitions of one run, on every
 //! ground on which its workload was measured and for every path that it is about, and never rounded in favour of any side.
 
+mod programs;
+
+use std::collections::BTreeSet;
+
 use super::outcome::{Judgement, Measurement, SideValues, Verdict, ratios};
 use super::sides::{ExtendedAttributes, Mode, Route, Transport};
 use crate::statistics::Summary;
@@ -16,8 +20,12 @@ pub enum Subject {
     Mergerfs,
     /// mergerfs with its documented fast settings.
     MergerfsFast,
+    /// mergerfs with those, and writes that the kernel collects.
+    MergerfsWriteBack,
     /// Polymux on whichever path.
     Polymux,
+    /// Polymux as it chooses how it does I/O.
+    Chosen,
     /// Polymux where the kernel goes to the object.
     Passthrough,
     /// Polymux through the daemon with the page cache.
@@ -36,7 +44,9 @@ impl Subject {
             Self::Native => "native",
             Self::Mergerfs => "mergerfs",
             Self::MergerfsFast => "mergerfs fast",
+            Self::MergerfsWriteBack => "mergerfs write-back",
             Self::Polymux => "polymux",
+            Self::Chosen => "polymux as it chooses",
             Self::Passthrough => "polymux in passthrough",
             Self::Cached => "polymux in cached mode",
             Self::Classic => "polymux over /dev/fuse",
@@ -51,8 +61,11 @@ impl Subject {
         let plain = route.filter(has_xattrs);
         let has = |is: fn(Mode, Transport) -> bool| plain.is_some_and(|route| is(route.mode, route.transport));
         match self {
-            Self::Native | Self::Mergerfs | Self::MergerfsFast => route.is_none() && side.side == self.in_words(),
+            Self::Native | Self::Mergerfs | Self::MergerfsFast | Self::MergerfsWriteBack => {
+                route.is_none() && side.side == self.in_words()
+            }
             Self::Polymux => plain.is_some(),
+            Self::Chosen => has(|mode, _| mode == Mode::Auto),
             Self::Passthrough => has(|mode, _| mode == Mode::Passthrough),
             Self::Cached => has(|mode, _| mode == Mode::Cached),
             Self::Classic => has(|_, transport| transport == Transport::Classic),
@@ -108,7 +121,7 @@ const fn target(
     Target { claim, workload, figure, devices, subject, against: Against::Side(against), bound }
 }
 
-/// All of them.
+/// Targets of single operations and streams.
 const TARGETS: &[Target] = {
     use Bound::{DifferenceAtMostUs, RatioAtLeast, RatioAtMost};
     use Subject::{Cached, Classic, IoUring, IoUringNoXattr, Mergerfs, MergerfsFast, Native, Passthrough, Polymux};
@@ -195,11 +208,16 @@ impl Bound {
 
     fn in_words(self, against: &str) -> String {
         match self {
-            Self::RatioAtMost(bound) => format!("at most {bound} of {against}"),
-            Self::RatioAtLeast(bound) => format!("at least {bound} of {against}"),
+            Self::RatioAtMost(bound) => format!("at most {} of {against}", two_decimals(bound)),
+            Self::RatioAtLeast(bound) => format!("at least {} of {against}", two_decimals(bound)),
             Self::DifferenceAtMostUs(bound) => format!("at most {against} + {bound} us"),
         }
     }
+}
+
+/// At most two decimals, for a report.
+fn two_decimals(bound: f64) -> f64 {
+    (bound * 100.0).round() / 100.0
 }
 
 impl Target {
@@ -282,10 +300,24 @@ impl Target {
     }
 }
 
-/// A verdict for every target on every ground that it was measured on and every side that it is about, or one that says that it was not.
+fn all() -> impl Iterator<Item = Target> {
+    TARGETS.iter().copied().chain(programs::targets())
+}
+
+/// A verdict for every target on every ground that it was measured on and every side that it is about, or one that says that it was not; one
+/// for all targets of a workload that did not run.
 #[must_use]
 pub fn judge(measurements: &[Measurement]) -> Vec<Verdict> {
-    TARGETS.iter().flat_map(|target| target.judge(measurements)).collect()
+    let mut verdicts = Vec::new();
+    let mut did_not_run = BTreeSet::new();
+    for target in all() {
+        if measurements.iter().any(|measurement| measurement.workload == target.workload) {
+            verdicts.extend(target.judge(measurements));
+        } else if did_not_run.insert(target.workload) {
+            verdicts.push(target.not_measured(String::new(), format!("{} did not run", target.workload)));
+        }
+    }
+    verdicts
 }
 
 #[cfg(test)]
@@ -321,7 +353,7 @@ mod tests {
     #[test]
     fn every_target_is_about_a_figure_and_devices_that_exist() {
         use super::super::workload::Scale;
-        for target in TARGETS {
+        for target in all() {
             let workload = workloads::ALL.iter().find(|workload| workload.name() == target.workload);
             let workload = workload.unwrap_or_else(|| panic!("there is no workload {}", target.workload));
             assert!(workload.figures().iter().any(|figure| figure.name == target.figure), "{}", target.claim);

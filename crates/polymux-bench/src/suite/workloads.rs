@@ -3,18 +3,23 @@
 mod access;
 mod append;
 mod create_unlink;
+mod dbench;
 mod direct_read;
 mod git_status;
 mod grounds;
 mod listing;
 mod many_files;
 mod mixed_load;
+mod pgbench;
+pub mod postgres;
 mod random_read;
 mod random_write;
 pub mod redis;
 pub mod rocksdb;
 mod sequential;
 pub mod sqlite;
+mod tree_copies;
+mod tree_walks;
 mod untar;
 
 use std::path::{Path, PathBuf};
@@ -43,9 +48,13 @@ pub static ALL: &[&dyn Workload] = &[
     &listing::Listing,
     &untar::Untar,
     &git_status::GitStatus,
+    &tree_copies::TreeCopies,
+    &tree_walks::TreeWalks,
     &sqlite::Sqlite,
     &rocksdb::RocksDb,
     &redis::Redis,
+    &pgbench::Pgbench,
+    &dbench::Dbench,
     &direct_read::DirectRead,
     &mixed_load::MixedLoad,
 ];

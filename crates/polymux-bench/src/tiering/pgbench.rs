@@ -1,38 +1,24 @@
 //! PostgreSQL under pgbench: small transactions, each of which waits for the log, on more data than the SSD holds.
 //!
 //! Method:
-//! * The cluster is as `initdb` makes it, on the file system that is measured, with its log; only where it listens is set. Nothing is made
-//!   faster by giving up durability.
+//! * The cluster is on the file system that is measured, with its log ([`crate::suite::workloads::postgres`]).
 //! * Data is loaded without limits, and a checkpoint ends that, before the limits of the devices hold and caches are dropped.
 //! * A rate is the one that pgbench reports for each [`STEP_SECONDS`] of its run.
-//! * The server is a child of this program, known to the devices, so that it is ended before they go.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, Result, bail};
 
 use super::sides::{Side, SideKind};
 use super::{TieringArguments, in_words};
 use crate::machine::drop_caches;
 use crate::report::{Cell, Report, Section};
 use crate::statistics::{count, mean};
-use crate::suite::programs;
-use crate::throttled::OnTop;
+use crate::suite::workloads::postgres;
 
-/// User created by the Debian package, who runs the server: it does not run as root.
-const USER: &str = "postgres";
-/// Where Debian's packages are, by version.
-const PACKAGES: &str = "/usr/lib/postgresql";
 /// Bytes of a row are 100: 1.5 GB.
 const SCALE: &str = "100";
 const STEP_SECONDS: usize = 5;
-const START_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Second from which on the target shares are required.
 const SETTLED_SECONDS: usize = 60;
@@ -55,8 +41,8 @@ struct Course {
 /// # Errors
 /// Whatever the devices, the programs or the file systems report.
 pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
-    let Some(programs) = newest_package() else {
-        eprintln!("skipped: pgbench: PostgreSQL is not installed below {PACKAGES}");
+    let Some(programs) = postgres::newest_package() else {
+        eprintln!("skipped: pgbench: PostgreSQL is not installed below {}", postgres::PACKAGES);
         return Ok(());
     };
     let mut courses = Vec::new();
@@ -68,16 +54,17 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn newest_package() -> Option<PathBuf> {
-    let versions = fs::read_dir(PACKAGES).ok()?.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
-    versions.filter(|programs| programs.join("pgbench").is_file() && programs.join("initdb").is_file()).max()
-}
-
 fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Result<Course> {
     let side = Side::make(kind, arguments)?;
-    let server = Server::make(&side, programs)?;
-    server.run(&side, "pgbench", &["--initialize", "--quiet", "--scale", SCALE, "postgres"])?;
-    server.run(&side, "psql", &["--command", "checkpoint", "postgres"])?;
+    let directories = postgres::Directories {
+        data: side.path().join("cluster"),
+        log: side.log_directory().map(Path::to_owned),
+        sockets: side.scratch().join("sockets"),
+    };
+    let cluster = postgres::Cluster::make(side.devices(), programs, directories)?;
+    let server = cluster.start(side.devices())?;
+    server.run("pgbench", &["--initialize", "--quiet", "--scale", SCALE, "postgres"])?;
+    server.run("psql", &["--command", "checkpoint", "postgres"])?;
     rustix::fs::sync();
     side.throttle()?;
     drop_caches()?;
@@ -85,11 +72,8 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
     let clients = arguments.readers.to_string();
     let seconds = (usize::from(arguments.rounds) * 16).to_string();
     let step = STEP_SECONDS.to_string();
-    let told = server.run(
-        &side,
-        "pgbench",
-        &["--client", &clients, "--jobs", "2", "--time", &seconds, "--progress", &step, "postgres"],
-    )?;
+    let told = server
+        .run("pgbench", &["--client", &clients, "--jobs", "2", "--time", &seconds, "--progress", &step, "postgres"])?;
     let rates = rates_of(&told)?;
     let written = side.written_to_ssd_mb(&before)?;
     side.unthrottle()?;
@@ -166,96 +150,6 @@ fn judge(courses: &[Course]) -> Section {
     }
     section.note(format!("{} steps in each course", count(courses.first().map_or(0, |course| course.rates.len()))));
     section
-}
-
-/// A PostgreSQL server.
-struct Server {
-    programs: PathBuf,
-    /// Where its socket is.
-    sockets: PathBuf,
-    process: Arc<Mutex<Running>>,
-}
-
-struct Running(Option<Child>);
-
-impl OnTop for Running {
-    fn remove(&mut self) -> Result<()> {
-        let Some(mut process) = self.0.take() else { return Ok(()) };
-        // Ends all connections, and leaves unwritten data to recovery at the next start.
-        kill_process(Pid::from_child(&process), Signal::QUIT)?;
-        process.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Err(error) = self.remove() {
-            eprintln!("warning: the server of PostgreSQL: {error:#}");
-        }
-    }
-}
-
-impl Server {
-    /// Makes a cluster on a side, and starts its server.
-    fn make(side: &Side, programs: &Path) -> Result<Self> {
-        let data = side.path().join("cluster");
-        let sockets = side.scratch().join("sockets");
-        let identity = programs::run(side.devices(), Command::new("id").args(["--user", USER]))?;
-        let user: u32 = identity.parse().with_context(|| format!("the user {USER}"))?;
-        let log_directory = side.log_directory().map(Path::to_owned);
-        for directory in [&data, &sockets].into_iter().chain(&log_directory) {
-            fs::create_dir(directory)?;
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
-            chown(directory, Some(user), None)?;
-        }
-        let mut initdb = as_user(&programs.join("initdb"));
-        initdb.arg("--pgdata").arg(&data).args(["--auth", "trust"]);
-        if let Some(log_directory) = &log_directory {
-            initdb.arg("--waldir").arg(log_directory);
-        }
-        programs::run(side.devices(), &mut initdb)?;
-        let log = fs::File::create(side.scratch().join("postgres.log"))?;
-        let mut postgres = as_user(&programs.join("postgres"));
-        postgres.arg("-D").arg(&data).arg("-k").arg(&sockets).args(["-c", "listen_addresses="]);
-        postgres.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let child = postgres.spawn().context("cannot start PostgreSQL")?;
-        let process = Arc::new(Mutex::new(Running(Some(child))));
-        let on_top: Arc<Mutex<dyn OnTop>> = Arc::clone(&process) as _;
-        side.devices().put_on_top(&on_top);
-        let server = Self { programs: programs.to_owned(), sockets, process };
-        let begun = Instant::now();
-        while server.run(side, "pg_isready", &[]).is_err() {
-            ensure!(begun.elapsed() < START_DEADLINE, "PostgreSQL does not start within {START_DEADLINE:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(server)
-    }
-
-    /// Runs one of its programs; returns its output and its error output.
-    fn run(&self, side: &Side, program: &str, arguments: &[&str]) -> Result<String> {
-        // The progress of pgbench goes to standard error.
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "exec \"$@\" 2>&1", "sh", "setpriv", "--reuid", USER, "--regid", USER, "--init-groups"]);
-        shell.arg(self.programs.join(program)).arg("--host").arg(&self.sockets).args(arguments);
-        programs::run(side.devices(), shell.current_dir("/"))
-    }
-
-    /// Shuts it down.
-    fn stop(self) -> Result<()> {
-        let child = self.process.lock().unwrap_or_else(PoisonError::into_inner).0.take();
-        let Some(mut child) = child else { return Ok(()) };
-        kill_process(Pid::from_child(&child), Signal::INT)?;
-        let status = child.wait()?;
-        ensure!(status.success(), "PostgreSQL ended with {status}");
-        Ok(())
-    }
-}
-
-fn as_user(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", USER, "--regid", USER, "--init-groups"]).arg(program).current_dir("/");
-    command
 }
 
 #[cfg(test)]

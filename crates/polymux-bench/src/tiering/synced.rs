@@ -80,8 +80,13 @@ impl Course {
 /// Whatever the devices, the programs or the file systems report.
 pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     let all: [&dyn Program; 4] = [&Queue, &Mailboxes, &Sqlite, &Redis];
+    let is_asked_for = |program: &dyn Program| {
+        arguments.programs.is_empty() || arguments.programs.iter().any(|asked| is_named(program, asked))
+    };
+    let unknown = arguments.programs.iter().find(|asked| !all.iter().any(|program| is_named(*program, asked)));
+    ensure!(unknown.is_none(), "no program is called {}", unknown.map_or("", String::as_str));
     let mut programs = Vec::new();
-    for program in all {
+    for program in all.into_iter().filter(|program| is_asked_for(*program)) {
         match program.obstacle() {
             Some(obstacle) => eprintln!("skipped: {}: {obstacle}", program.name()),
             None => programs.push(program),
@@ -97,6 +102,11 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     }
     report.add(tabulate(&courses));
     Ok(())
+}
+
+/// Whether the name of a program begins like this.
+fn is_named(program: &dyn Program, asked: &str) -> bool {
+    program.name().to_lowercase().starts_with(&asked.to_lowercase())
 }
 
 fn measure(kind: SideKind, arguments: &TieringArguments, program: &dyn Program) -> Result<Course> {

@@ -1,6 +1,6 @@
 //! `git status` in a repository of 2,000 files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -18,12 +18,31 @@ use crate::throttled::Format;
 pub struct GitStatus;
 
 /// Git without the user's own settings.
-fn git(tree: &Path) -> Command {
+pub fn git(tree: &Path) -> Command {
     let mut git = Command::new("git");
     git.arg("-C").arg(tree).args(["-c", "user.name=bench", "-c", "user.email=bench@localhost"]);
     git.args(["-c", "safe.directory=*", "-c", "core.excludesFile="]);
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     git
+}
+
+/// Why a repository cannot be made on this machine.
+pub fn obstacle() -> Option<String> {
+    let missing = ["git", "tar"].into_iter().find(|program| !programs::is_installed(program));
+    missing.map(|program| format!("{program} is not installed"))
+}
+
+/// Unpacks the tree, and commits it to a repository of its own.
+pub fn make_repository(place: &Place) -> Result<PathBuf> {
+    let tree = place.directory(Tier::First)?.join("tree");
+    std::fs::create_dir(&tree)?;
+    untar::unpack(place, &tree)?;
+    for arguments in
+        [&["init", "--quiet"][..], &["add", "--all", "--force"], &["commit", "--quiet", "--message", "tree"]]
+    {
+        programs::run(place.devices, git(&tree).args(arguments))?;
+    }
+    Ok(tree)
 }
 
 impl Workload for GitStatus {
@@ -63,19 +82,11 @@ impl Workload for GitStatus {
     }
 
     fn obstacle(&self) -> Option<String> {
-        let missing = ["git", "tar"].into_iter().find(|program| !programs::is_installed(program));
-        missing.map(|program| format!("{program} is not installed"))
+        obstacle()
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let tree = place.directory(Tier::First)?.join("tree");
-        std::fs::create_dir(&tree)?;
-        untar::unpack(place, &tree)?;
-        for arguments in
-            [&["init", "--quiet"][..], &["add", "--all", "--force"], &["commit", "--quiet", "--message", "tree"]]
-        {
-            programs::run(place.devices, git(&tree).args(arguments))?;
-        }
+        let tree = make_repository(place)?;
         // Times as new as the index make git read files again and again.
         std::thread::sleep(std::time::Duration::from_millis(1100));
         programs::run(place.devices, git(&tree).args(["status", "--porcelain"]))?;
