@@ -22,8 +22,8 @@ use common::{
     write_all,
 };
 use polymux_fs::{
-    Benefit, Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, PolicyKind, Promotion, RuleMatch,
-    SyncKind,
+    Benefit, Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, OpenOptions, PolicyKind, Promotion,
+    RuleMatch, SyncKind, WriteOrigin,
 };
 use polymux_tier::ObjectRef;
 use polymux_types::{Clock, Ino, ManualClock};
@@ -299,6 +299,35 @@ fn a_range_that_is_overdue_and_finds_no_room_does_not_keep_a_hot_one_off_the_fas
     assert!(benefit.is_overdue && tested.bytes_on_fast() == 0, "{explained:?}");
     read(second(150..180), true);
     assert_eq!(tested.bytes_on_fast(), 2 * NODE);
+}
+
+/// Writes a block in each millisecond for five seconds, at the offsets of [`at_random`]. Returns the requests in a thousand seconds that are expected
+/// of the device in one of the ranges.
+fn demand_of_writes(origin: WriteOrigin) -> u64 {
+    let tested = tested(Promotion::Prompt);
+    let (volume, fs) = (&tested.volume, tested.volume.fs());
+    let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+    let writer = fs.open(&Caller::root(), tested.ino, options).expect("opened");
+    for number in 0..5000 {
+        let (offset, length) = at_random(number);
+        let block = pattern(1, length);
+        assert_eq!(fs.write(&Caller::root(), writer, offset, &block, origin).expect("written"), length);
+        volume.clock.advance(Duration::from_millis(1));
+        fs.step();
+        fs.move_step();
+    }
+    let explained = fs.explain(tested.ino).expect("explained");
+    let range = explained.ranges.iter().find(|range| range.offset == 3 * NODE).expect("it is told of");
+    range.device_reads_per_kilosecond
+}
+
+#[test]
+fn small_writes_at_random_are_demand_where_a_page_cache_has_merged_them() {
+    for origin in [WriteOrigin::WriteBack, WriteOrigin::PageCache] {
+        let demand = demand_of_writes(origin);
+        assert!((300_000..700_000).contains(&demand), "{origin:?}: {demand}");
+    }
+    assert_eq!(demand_of_writes(WriteOrigin::Call), 0, "the tier may merge them");
 }
 
 /// Appends a block and waits for it, as a log does, `count` times.

@@ -141,6 +141,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    fn bytes_left(&self) -> u64 {
+        self.bytes_total.saturating_sub(self.bytes_done)
+    }
+
     /// The tier that alone is moved from; `None`: whatever is not at the destination moves.
     pub(super) fn source_only(&self) -> Option<TierId> {
         match self.destination {
@@ -219,7 +223,7 @@ fn wanted_key(job: &Job) -> Wanted {
 /// Bytes that some jobs still take off a tier.
 fn bytes_off<'a>(tier: TierId, jobs: impl Iterator<Item = &'a Job>) -> u64 {
     let leaving = |job: &&Job| job.destination == Destination::AwayFrom(tier) || job.leaves == Some(tier);
-    jobs.filter(leaving).map(|job| job.bytes_total - job.bytes_done.min(job.bytes_total)).sum()
+    jobs.filter(leaving).map(Job::bytes_left).sum()
 }
 
 /// The tier that a job goes to now, or the event that it waits for, with its count from before the job was seen to wait: so an event
@@ -300,17 +304,25 @@ impl MoveQueue {
         self.state.lock().running.values().filter(comes).for_each(|job| job.pace.hurry());
     }
 
-    /// Evictions off a tier take their share, running ones first, until those that do have `bytes` left to move. Returns how many of these they have.
+    /// Evictions off a tier take their share: all that are running, because a batch frees its space as a whole, and as many others as it takes
+    /// until those that do have `bytes` left to move. Returns how many of these they have.
     pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
         let state = self.state.lock();
         let mut left = bytes;
         let is_meant = |job: &&Job| job.leaves == Some(tier) && job.reason == MoveReason::Demote;
-        for job in state.running.values().chain(state.ready.values()).filter(is_meant) {
+        for job in state.running.values().filter(is_meant) {
+            job.pace.hurry();
+            left = left.saturating_sub(job.bytes_left());
+        }
+        for job in state.ready.values().filter(is_meant) {
             if left == 0 {
                 break;
             }
             job.pace.hurry();
-            left = left.saturating_sub(job.bytes_total.saturating_sub(job.bytes_done));
+            left = left.saturating_sub(job.bytes_left());
         }
         bytes - left
     }
@@ -601,7 +613,7 @@ impl MoveQueue {
             .values()
             .chain(state.running.values())
             .filter(coming)
-            .map(|job| job.bytes_total.saturating_sub(job.bytes_done).saturating_sub(job.arrived.get()))
+            .map(|job| job.bytes_left().saturating_sub(job.arrived.get()))
             .sum()
     }
 
@@ -721,5 +733,28 @@ mod tests {
         job.bytes_done = 60;
         queue.note_progress(job);
         assert_eq!(queue.bytes_coming(FAST), 40);
+    }
+
+    #[test]
+    fn of_a_batch_that_frees_wanted_space_all_moves_take_their_share() {
+        let (queue, now) = (MoveQueue::default(), Duration::ZERO);
+        let leaving = |ino| Order { leaves: Some(FAST), bytes: 10, ..order(ino, SLOW, MoveReason::Demote) };
+        for ino in 10..14 {
+            queue.submit(leaving(ino), now).expect("taken");
+        }
+        let take = || queue.take_batch(|_| true, |_| Ok(SLOW), |_| 0, |taken, _| taken.len() < 2).0.expect("a batch");
+        let batch = take();
+        assert_eq!((batch.jobs.len(), queue.hurry_off(FAST, 0)), (2, 0));
+        assert!(batch.jobs.iter().all(|job| job.pace.get() == MoverPace::Polite));
+        assert_eq!(queue.hurry_off(FAST, 5), 5);
+        assert!(
+            batch.jobs.iter().all(|job| job.pace.get() == MoverPace::TakesShare),
+            "space is free when both have ended"
+        );
+        assert_eq!(queue.hurry_off(FAST, 25), 25);
+        batch.jobs.into_iter().for_each(|job| queue.finish(job, JobState::Done, now));
+        queue.free_tier(SLOW);
+        let paces: Vec<_> = take().jobs.iter().map(|job| job.pace.get()).collect();
+        assert_eq!(paces, [MoverPace::TakesShare, MoverPace::Polite], "one more is enough");
     }
 }

@@ -221,7 +221,8 @@ impl Mover {
         }
         planned.passed_over.iter().for_each(|(ino, node)| self.placement.heat.demand.pass_over(*ino, *node));
         for (tier, wanted) in &planned.room_wanted {
-            self.moves.hurry_off(*tier, wanted.bytes);
+            // Everything above the mark has to leave before the first wanted byte has space below it.
+            self.moves.hurry_off(*tier, wanted.bytes.saturating_add(self.bytes_above_mark(*tier)));
         }
         self.hurry_for_messages(may_move);
         self.placement.tier_reads.note_room_wanted(&planned.room_wanted, now);
@@ -256,6 +257,14 @@ impl Mover {
                 usize::try_from(hurried).unwrap_or(usize::MAX),
             );
         }
+    }
+
+    /// Bytes on a tier above its high mark, those that are about to be freed not included.
+    fn bytes_above_mark(&self, tier: TierId) -> u64 {
+        let Ok(handle) = self.volume.tiers.by_id(tier) else { return 0 };
+        let Some(space) = handle.space() else { return 0 };
+        let fill = self.placement.fill_of(&handle, &space);
+        fill.used.saturating_sub(fill.high_mark).saturating_sub(self.volume.disowned.bytes_on(tier))
     }
 
     fn submit_relief(&self, pieces: &[PieceUp]) -> bool {

@@ -145,7 +145,7 @@ fn use_of(range: &ExplainedRange) -> String {
         facts.push(format!("{} % of the file's writes are waited for", range.sync_percent));
     }
     if range.device_reads_per_second > 0.0 {
-        facts.push(format!("{:.1} random reads a second from its device now", range.device_reads_per_second));
+        facts.push(format!("{:.1} random requests a second to its device now", range.device_reads_per_second));
     }
     facts.extend(range.pays_back_on.as_ref().zip(range.pays_back_seconds).map(|(tier, seconds)| {
         format!("moving it to `{tier}` pays back in {}", rate::duration(Duration::from_secs(seconds)))

@@ -1,5 +1,6 @@
 //! Every transfer of a file with objects warms the range nodes that it touches (P12).
 
+use polymux_records::attributes::WriteOrigin;
 use polymux_records::parts::Promotion;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_volume::heat::{AccessKind, Pattern};
@@ -8,8 +9,8 @@ use polymux_volume::inode::Inode;
 use super::read::Ahead;
 use crate::data_path::DataPath;
 
-/// Bytes of a read up to which it costs its device a request, and not the transfer of its bytes.
-const SMALL_READ_MAX: usize = 64 << 10;
+/// Bytes of a read or write up to which it costs its device a request, and not the transfer of its bytes.
+const SMALL_MAX: usize = 64 << 10;
 
 impl DataPath {
     /// Notes a read and the bytes of it that devices served.
@@ -18,19 +19,32 @@ impl DataPath {
         if ahead == Ahead::File {
             self.read_uses.note(inode.ino, pattern, length as u64);
         }
-        if self.volume.options.promotion != Promotion::Prompt
-            || self.volume.is_read_only()
-            || self.placement.tier_reads.is_pointless()
-        {
+        if !self.counts_demand() {
             return;
         }
         // Data that a stream finds in memory was read ahead from the device.
         let demanded = if pattern == Pattern::Sequential { length as u64 } else { from_devices };
         // Requests that the kernel reads ahead overtake one another, and then none goes on where another ended: only small ones are random.
-        let pattern = if length > SMALL_READ_MAX { Pattern::Sequential } else { pattern };
+        let pattern = if length > SMALL_MAX { Pattern::Sequential } else { pattern };
         if demanded > 0 {
             self.placement.heat.demand.note(inode.ino, offset / RANGE_NODE_SIZE, pattern, demanded);
         }
+    }
+
+    /// Notes a write. A small one at random is demand if a page cache sends it, which has merged repeated ones: a program may write the same
+    /// bytes a thousand times before they go to the device once.
+    pub(super) fn note_write(&self, inode: &Inode, offset: u64, length: usize, origin: WriteOrigin) {
+        let pattern = self.note_access(inode, AccessKind::Write, offset, length);
+        let is_request = pattern == Some(Pattern::Random) && length <= SMALL_MAX && origin.is_from_cache();
+        if is_request && self.counts_demand() {
+            self.placement.heat.demand.note_small_write(inode.ino, offset / RANGE_NODE_SIZE);
+        }
+    }
+
+    fn counts_demand(&self) -> bool {
+        self.volume.options.promotion == Promotion::Prompt
+            && !self.volume.is_read_only()
+            && !self.placement.tier_reads.is_pointless()
     }
 
     /// Notes a read or a write of `length` bytes. Says how it relates to those before it, where there is any byte.

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use polymux_records::attributes::WriteOrigin;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::Wait;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_types::{Errno, StreamId};
-use polymux_volume::heat::AccessKind;
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use polymux_volume::sched::Direction;
 use polymux_volume::space::LAST_ROOM_BYTES;
@@ -33,6 +33,8 @@ pub struct WriteRequest<'a> {
     pub wait: Wait,
     /// The thread that writes.
     pub stream: StreamId,
+    /// Where the bytes come from.
+    pub origin: WriteOrigin,
 }
 
 /// How a pass over the data ended.
@@ -101,7 +103,7 @@ impl DataPath {
             match self.write_pass(&held, offset, data, &mut written, wait) {
                 Ok(Pass::Done) => {
                     if !file.is_inline() {
-                        self.note_access(inode, AccessKind::Write, offset, written);
+                        self.note_write(inode, offset, written, request.origin);
                     }
                     return Ok((offset, written));
                 }

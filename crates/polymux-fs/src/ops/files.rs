@@ -252,7 +252,7 @@ impl Mounted {
             self.drop_capabilities(caller, &handle.inode)?;
         }
         let append = handle.options.append && !origin.is_from_cache();
-        let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream };
+        let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream, origin };
         let outcome = self.data.write_file(&handle.inode, file, request);
         let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
         Counters::count(&self.volume.counters.writes);
@@ -501,7 +501,8 @@ impl Mounted {
         let count =
             self.data.read_file(&from.inode, file_of(from)?, from_offset, buffer, Wait::Allowed, Keeper::Tier)?;
         let data = &buffer[..count];
-        let request = WriteRequest { offset: to_offset, data, append: false, wait: Wait::Allowed, stream };
+        let origin = WriteOrigin::Call;
+        let request = WriteRequest { offset: to_offset, data, append: false, wait: Wait::Allowed, stream, origin };
         self.data.write_file(&to.inode, file_of(to)?, request).map(|(_, written)| written)
     }
 }

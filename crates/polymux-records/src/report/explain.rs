@@ -46,7 +46,7 @@ pub struct RangeExplanation {
     pub sequential_percent: u8,
     /// Percent of the file's writes that are waited for.
     pub sync_percent: u8,
-    /// Random reads of that node that a device serves, in a thousand seconds.
+    /// Random reads of that node that a device serves, small writes at random and small syncs, in a thousand seconds.
     pub device_reads_per_kilosecond: u64,
     /// Tier to which a promotion would pay off, and its benefit.
     pub benefit: Option<(String, Benefit)>,

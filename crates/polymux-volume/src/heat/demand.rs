@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! * Random reads count if a device served them: reads served from memory are no demand. A sync of a few bytes counts as one of them
-//!   (docs/design/0034). A node is reported when it was read in three windows: a burst is no habit. Of streams the bytes that programs
-//!   took are noted; they keep a range where it is, and move none.
+//!   (docs/design/0034), and so does a small write at random that a page cache sends (docs/design/0033). A node is reported when it was read in
+//!   three windows: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range where it is, and move none.
 //! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: its cost so far;
-//!   the reads wherever it lay, without syncs: those that a faster tier of another size would have served; and those of about a minute.
+//!   the reads wherever it lay, without syncs and writes: those that a faster tier of another size would have served; and those of about a minute.
 //!   It outlives the rate, so that reads with long pauses add up, too, while there is space for other nodes.
 //! * A note costs the lock of a shard. Rates have a lock of their own, taken once in a window, by descriptions that begin or end to be
 //!   passed through, and by reports. No lock is held while another one is taken.
@@ -67,6 +67,8 @@ pub struct DeviceReads {
     /// Small syncs of it that programs waited for, which are among `random`. A log leaves each node within a second, and goes on in the next:
     /// it needs no more windows.
     syncs: u64,
+    /// Small writes at random that a page cache sent, which are among `random` as well.
+    writes: u64,
 }
 
 impl DeviceReads {
@@ -79,9 +81,9 @@ impl DeviceReads {
         }
     }
 
-    /// Small reads, syncs left out.
+    /// Small reads, syncs and writes left out.
     const fn reads(self) -> u64 {
-        self.random.saturating_sub(self.syncs)
+        self.random.saturating_sub(self.syncs).saturating_sub(self.writes)
     }
 
     /// Random reads in a thousand seconds.
@@ -101,7 +103,7 @@ struct Rate {
     stream_bytes_per_second: u64,
     /// Small reads that were served since the node moved, in thousandths, because they fade.
     served_thousandths: u64,
-    /// Small reads that were served wherever the node lay, syncs left out, in thousandths: they fade alike.
+    /// Small reads that were served wherever the node lay, syncs and writes left out, in thousandths: they fade alike.
     seen_thousandths: u64,
     /// Those that fade within a minute.
     lately_thousandths: u64,
@@ -245,6 +247,14 @@ impl DeviceDemand {
         self.note_in_window(ino, node, |noted| {
             noted.random = noted.random.saturating_add(1);
             noted.syncs = noted.syncs.saturating_add(1);
+        });
+    }
+
+    /// Notes a small write of a node that a page cache sends: it has merged repeated ones already, so this one becomes a request to the device.
+    pub fn note_small_write(&self, ino: Ino, node: u64) {
+        self.note_in_window(ino, node, |noted| {
+            noted.random = noted.random.saturating_add(1);
+            noted.writes = noted.writes.saturating_add(1);
         });
     }
 
@@ -607,5 +617,25 @@ mod tests {
         }
         let count = demand.busiest(usize::MAX).len();
         assert!(count <= SHARDS * NODES_MAX && count > SHARDS * NODES_MAX / 2, "{count}");
+    }
+
+    #[test]
+    fn small_writes_of_a_page_cache_are_demand_as_reads_are_but_no_reads() {
+        let demand = DeviceDemand::default();
+        let window = || {
+            (0..100).for_each(|_| demand.note_small_write(INO, 3));
+            demand.end_window(SECOND);
+        };
+        window();
+        assert_eq!(demand.busiest(10), [], "a burst is no habit");
+        (0..2).for_each(|_| window());
+        let busiest = demand.busiest(10);
+        assert_eq!(busiest.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [(INO, 3)]);
+        assert_eq!(busiest[0].1.served_reads, 299, "they fade a little");
+        assert_eq!(
+            (demand.reads_of_all(), demand.reads_by_node()),
+            (0, Vec::new()),
+            "a faster tier would serve none of them"
+        );
     }
 }

@@ -175,7 +175,7 @@ pub struct ExplainedRange {
     pub sequential_percent: u8,
     /// Percent of the file's writes that are waited for.
     pub sync_percent: u8,
-    /// Random reads of these in a second that a device serves at present.
+    /// Random reads of these in a second that a device serves at present, small writes at random and small syncs.
     pub device_reads_per_second: f64,
     /// Tier to which moving them up would pay back in device time.
     pub pays_back_on: Option<String>,
