@@ -149,7 +149,8 @@ impl Mover {
         let gaps = if is_whole && selection.leaves_nothing(&inode) { Gaps::None } else { Gaps::Follow };
         let (part, outcome) = match self.begin_part(&inode, &taken, selection, gaps) {
             Ok(Beginning::Part(part)) => {
-                (Some(Part { pace: job.pace.clone(), arrived: job.arrived.clone(), ..*part }), None)
+                let arrived = job.arrived.begin(bytes_of(&taken));
+                (Some(Part { pace: job.pace.clone(), arrived, ..*part }), None)
             }
             Ok(Beginning::NothingToMove) => (None, Some(Outcome::Advanced)),
             Ok(Beginning::Busy) => (None, Some(Outcome::Again)),

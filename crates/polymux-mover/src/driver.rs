@@ -86,7 +86,7 @@ impl Mover {
 
     /// The present target of a job, or the event that it waits for.
     fn target_of(&self, job: &Job) -> std::result::Result<TierId, WaitsFor> {
-        let length = (job.bytes_total - job.bytes_done.min(job.bytes_total)).clamp(1, BATCH_BYTES);
+        let length = job.bytes_left().clamp(1, BATCH_BYTES);
         match job.destination {
             Destination::To(tier) => {
                 let handle = self.volume.tiers.by_id(tier).map_err(|_| WaitsFor::Tier(tier))?;
@@ -340,11 +340,10 @@ pub(super) fn scope_of(ranges: Option<Vec<std::ops::Range<u64>>>) -> Scope {
 
 /// Whether a job joins those that were taken already.
 fn fits(taken: &[Job], job: &Job) -> bool {
-    let bytes = |job: &Job| job.bytes_total - job.bytes_done.min(job.bytes_total);
-    let together: u64 = taken.iter().map(bytes).sum();
+    let together: u64 = taken.iter().map(Job::bytes_left).sum();
     let goes_alone = |job: &Job| job.stops >= STOPS_MAX;
     taken.len() < BATCH_FILES
-        && together + bytes(job) <= BATCH_BYTES
+        && together + job.bytes_left() <= BATCH_BYTES
         && taken.first().is_none_or(|first| first.pace.get() == job.pace.get())
         && !taken.iter().any(goes_alone)
         && !goes_alone(job)

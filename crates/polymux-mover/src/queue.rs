@@ -92,10 +92,11 @@ struct Arrived {
 }
 
 impl ArrivedBytes {
-    /// A part of so many bytes begins.
-    pub(super) fn begin(&self, bytes: u64) {
+    /// A part of so many bytes begins; it counts them here.
+    pub(super) fn begin(&self, bytes: u64) -> Self {
         self.0.copied.store(0, Ordering::Relaxed);
         self.0.of_part.store(bytes, Ordering::Relaxed);
+        self.clone()
     }
 
     /// More were copied.
@@ -105,7 +106,7 @@ impl ArrivedBytes {
 
     /// The part ended: its bytes count as done, or are to be copied anew.
     pub(super) fn end(&self) {
-        self.begin(0);
+        let _of_no_part = self.begin(0);
     }
 
     fn get(&self) -> u64 {
@@ -141,7 +142,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    fn bytes_left(&self) -> u64 {
+    /// Bytes that it still has to move.
+    pub(super) fn bytes_left(&self) -> u64 {
         self.bytes_total.saturating_sub(self.bytes_done)
     }
 
@@ -724,11 +726,11 @@ mod tests {
         queue.submit(Order { bytes, ..order(10, FAST, MoveReason::Promote) }, now).expect("taken");
         let mut batch = queue.take_batch(|_| true, |_| Ok(FAST), |_| 0, |_, _| true).0.expect("a batch");
         let job = &mut batch.jobs[0];
-        job.arrived.begin(60);
-        job.arrived.add(30);
+        let of_part = job.arrived.begin(60);
+        of_part.add(30);
         assert_eq!(queue.bytes_coming(FAST), 70);
         // Blocks that were written meanwhile are copied once more.
-        job.arrived.add(90);
+        of_part.add(90);
         assert_eq!(queue.bytes_coming(FAST), 40);
         job.bytes_done = 60;
         queue.note_progress(job);

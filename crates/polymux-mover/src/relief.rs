@@ -222,7 +222,9 @@ impl Mover {
         planned.passed_over.iter().for_each(|(ino, node)| self.placement.heat.demand.pass_over(*ino, *node));
         for (tier, wanted) in &planned.room_wanted {
             // Everything above the mark has to leave before the first wanted byte has space below it.
-            self.moves.hurry_off(*tier, wanted.bytes.saturating_add(self.bytes_above_mark(*tier)));
+            let above_mark = self.volume.tiers.by_id(*tier).map_or(0, |handle| self.bytes_above_mark(&handle));
+            let about_to_be_free = self.volume.disowned.bytes_on(*tier);
+            self.moves.hurry_off(*tier, wanted.bytes.saturating_add(above_mark.saturating_sub(about_to_be_free)));
         }
         self.hurry_for_messages(may_move);
         self.placement.tier_reads.note_room_wanted(&planned.room_wanted, now);
@@ -248,10 +250,8 @@ impl Mover {
     fn hurry_for_messages(&self, may_move: bool) {
         for handle in self.volume.tiers.all().iter() {
             let Some(bytes) = handle.refused_messages.take().filter(|_| may_move) else { continue };
-            let Some(space) = handle.space() else { continue };
-            let fill = self.placement.fill_of(handle, &space);
             let wanted = bytes.saturating_mul(ROOM_OF_MESSAGES).clamp(ROOM_OF_MESSAGES_MIN, ROOM_MAX);
-            let hurried = self.moves.hurry_off(handle.id, wanted.min(fill.used.saturating_sub(fill.high_mark)));
+            let hurried = self.moves.hurry_off(handle.id, wanted.min(self.bytes_above_mark(handle)));
             Counters::add(
                 &self.volume.counters.bytes_hurried_for_messages,
                 usize::try_from(hurried).unwrap_or(usize::MAX),
@@ -259,12 +259,11 @@ impl Mover {
         }
     }
 
-    /// Bytes on a tier above its high mark, those that are about to be freed not included.
-    fn bytes_above_mark(&self, tier: TierId) -> u64 {
-        let Ok(handle) = self.volume.tiers.by_id(tier) else { return 0 };
+    /// Bytes on a tier above its high mark; 0 where its free space is not known.
+    fn bytes_above_mark(&self, handle: &TierHandle) -> u64 {
         let Some(space) = handle.space() else { return 0 };
-        let fill = self.placement.fill_of(&handle, &space);
-        fill.used.saturating_sub(fill.high_mark).saturating_sub(self.volume.disowned.bytes_on(tier))
+        let fill = self.placement.fill_of(handle, &space);
+        fill.used.saturating_sub(fill.high_mark)
     }
 
     fn submit_relief(&self, pieces: &[PieceUp]) -> bool {

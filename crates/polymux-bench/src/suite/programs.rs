@@ -33,6 +33,13 @@ pub fn is_installed(program: &str) -> bool {
     std::env::split_paths(&directories).chain(system).any(|directory| directory.join(program).is_file())
 }
 
+/// Which of some programs is not in the search path, as the reason why something cannot run.
+#[must_use]
+pub fn missing<'a>(needed: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let missing = needed.into_iter().find(|program| !is_installed(program));
+    missing.map(|program| format!("{program} is not installed"))
+}
+
 /// First line that a program prints about its version; `None` where it is not installed.
 #[must_use]
 pub fn version(program: &Path, argument: &str) -> Option<String> {

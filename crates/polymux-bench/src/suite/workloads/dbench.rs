@@ -43,7 +43,7 @@ impl Workload for Dbench {
     }
 
     fn obstacle(&self) -> Option<String> {
-        (!programs::is_installed(PROGRAM)).then(|| format!("{PROGRAM} is not installed"))
+        programs::missing([PROGRAM])
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

@@ -28,15 +28,12 @@ pub fn git(tree: &Path) -> Command {
 
 /// Why a repository cannot be made on this machine.
 pub fn obstacle() -> Option<String> {
-    let missing = ["git", "tar"].into_iter().find(|program| !programs::is_installed(program));
-    missing.map(|program| format!("{program} is not installed"))
+    programs::missing(["git", "tar"])
 }
 
 /// Unpacks the tree, and commits it to a repository of its own.
 pub fn make_repository(place: &Place) -> Result<PathBuf> {
-    let tree = place.directory(Tier::First)?.join("tree");
-    std::fs::create_dir(&tree)?;
-    untar::unpack(place, &tree)?;
+    let tree = untar::unpack_tree(place)?;
     for arguments in
         [&["init", "--quiet"][..], &["add", "--all", "--force"], &["commit", "--quiet", "--message", "tree"]]
     {

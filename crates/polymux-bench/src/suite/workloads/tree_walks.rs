@@ -79,15 +79,11 @@ impl Workload for TreeWalks {
     }
 
     fn obstacle(&self) -> Option<String> {
-        let needed = WALKS.iter().map(|walk| walk[0]).chain(["tar"]);
-        let missing = needed.into_iter().find(|program| !programs::is_installed(program));
-        missing.map(|program| format!("{program} is not installed"))
+        programs::missing(WALKS.iter().map(|walk| walk[0]).chain(["tar"]))
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let tree = place.directory(Tier::First)?.join("tree");
-        std::fs::create_dir(&tree)?;
-        untar::unpack(place, &tree)?;
+        untar::unpack_tree(place)?;
         place.end_durably()
     }
 

@@ -1,6 +1,6 @@
 //! Unpacking a tree of 2,000 files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -19,10 +19,18 @@ use crate::throttled::Format;
 pub struct Untar;
 
 /// Unpacks the archive in a directory.
-pub fn unpack(place: &Place, directory: &Path) -> Result<()> {
+fn unpack(place: &Place, directory: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.arg("--extract").arg("--file").arg(place.archive()?).arg("--directory").arg(directory);
     programs::run(place.devices, &mut tar).map(|_| ())
+}
+
+/// Unpacks the archive in a new directory of the workload, and returns that.
+pub fn unpack_tree(place: &Place) -> Result<PathBuf> {
+    let tree = place.directory(Tier::First)?.join("tree");
+    std::fs::create_dir(&tree)?;
+    unpack(place, &tree)?;
+    Ok(tree)
 }
 
 impl Workload for Untar {
@@ -55,7 +63,7 @@ impl Workload for Untar {
     }
 
     fn obstacle(&self) -> Option<String> {
-        (!programs::is_installed("tar")).then(|| "tar is not installed".to_owned())
+        programs::missing(["tar"])
     }
 
     fn prepare(&self, _: &Place) -> Result<()> {
