@@ -3,6 +3,9 @@
 
 mod common;
 
+#[path = "prompt_promotion/logs.rs"]
+mod logs;
+
 #[path = "prompt_promotion/load_balance.rs"]
 mod load_balance;
 #[path = "prompt_promotion/messages.rs"]
@@ -31,18 +34,29 @@ use polymux_types::{Clock, Ino, ManualClock};
 const MIB: u64 = 1 << 20;
 const NODE: u64 = 2 * MIB;
 
-/// Lets reads of a tier take time, as soon as it has the clock.
+/// Lets reads and syncs of a tier take time, as soon as it has the clock.
 struct Service {
     takes_us: AtomicU64,
+    syncs_take_us: AtomicU64,
     clock: OnceLock<Arc<ManualClock>>,
+}
+
+impl Service {
+    fn take(&self, microseconds: &AtomicU64) -> Verdict {
+        if let Some(clock) = self.clock.get() {
+            clock.advance(Duration::from_micros(microseconds.load(Ordering::Relaxed)));
+        }
+        Verdict::Pass
+    }
 }
 
 impl Hook for Service {
     fn before_read(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        if let Some(clock) = self.clock.get() {
-            clock.advance(Duration::from_micros(self.takes_us.load(Ordering::Relaxed)));
-        }
-        Verdict::Pass
+        self.take(&self.takes_us)
+    }
+
+    fn before_sync(&self) -> Verdict {
+        self.take(&self.syncs_take_us)
     }
 }
 
@@ -58,8 +72,10 @@ type Services = [Arc<Service>; 2];
 
 /// A volume of two tiers with these capacities, and microseconds that a read takes from [`begin_service`] on.
 fn two_tiers(capacities: [u64; 2], reads_take_us: [u64; 2], promotion: Promotion) -> (Volume, Services) {
-    let services = reads_take_us
-        .map(|microseconds| Arc::new(Service { takes_us: AtomicU64::new(microseconds), clock: OnceLock::new() }));
+    let services = reads_take_us.map(|microseconds| {
+        let (takes_us, syncs_take_us) = (AtomicU64::new(microseconds), AtomicU64::new(0));
+        Arc::new(Service { takes_us, syncs_take_us, clock: OnceLock::new() })
+    });
     let mut volume =
         Volume::wrapping(&capacities, |index, tier| Arc::new(HookedTier::new(tier, Arc::clone(&services[index]) as _)));
     volume.options = MountOptions { promotion, ..volume.options };
@@ -328,69 +344,6 @@ fn small_writes_at_random_are_demand_where_a_page_cache_has_merged_them() {
         assert!((300_000..700_000).contains(&demand), "{origin:?}: {demand}");
     }
     assert_eq!(demand_of_writes(WriteOrigin::Call), 0, "the tier may merge them");
-}
-
-/// Appends a block and waits for it, as a log does, `count` times.
-fn append_and_sync(volume: &Volume, handle: HandleId, from: u64, count: u64) {
-    for number in 0..count {
-        write_all(volume.fs(), handle, from + number * 4096, &pattern(7, 4096)).expect("written");
-        volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
-        volume.clock.advance(Duration::from_millis(1));
-        volume.fs().step();
-        volume.fs().move_step();
-    }
-}
-
-#[test]
-fn a_log_that_is_overwritten_and_synced_on_a_slower_tier_moves_up_as_a_whole() {
-    let volume = tested(Promotion::Prompt).volume;
-    let (ino, handle) = create(volume.fs(), "log");
-    write_all(volume.fs(), handle, 0, &pattern(2, 8 << 20)).expect("written");
-    move_to_slow(&volume, ino, None);
-    assert_eq!(bytes_on(volume.fs(), ino, "fast"), 0);
-    // After a second and some three of its four nodes are written; the last one is there before it is needed.
-    append_and_sync(&volume, handle, 0, 1300);
-    assert_eq!(bytes_on(volume.fs(), ino, "fast"), 8 << 20);
-}
-
-#[test]
-fn the_front_of_a_log_whose_end_is_on_the_faster_tier_stays_where_it_is() {
-    let volume = tested(Promotion::Prompt).volume;
-    let (ino, handle) = create(volume.fs(), "log");
-    write_all(volume.fs(), handle, 0, &pattern(2, 8 << 20)).expect("written");
-    move_to_slow(&volume, ino, Some(0..3 * NODE));
-    assert_eq!(bytes_on(volume.fs(), ino, "fast"), NODE);
-    (0..20).for_each(|_| append_and_sync(&volume, handle, 3 * NODE, 128));
-    assert_eq!((bytes_on(volume.fs(), ino, "fast"), volume.counter("bytes_promoted_at_once")), (NODE, 0));
-}
-
-/// Makes logs in a directory while the faster tier is full of something else up to its high mark. Returns how many bytes of each lie there.
-fn bytes_of_logs_on_fast(promotion: Promotion) -> Vec<u64> {
-    let volume = tested(promotion).volume;
-    let (ballast, handle) = create(volume.fs(), "ballast");
-    write_all(volume.fs(), handle, 0, &pattern(3, 58 << 20)).expect("written");
-    assert_eq!(bytes_on(volume.fs(), ballast, "fast"), 58 << 20);
-    let directory = make_directory(volume.fs(), "logs");
-    (0..4)
-        .map(|number| {
-            let (ino, handle) = create_in(volume.fs(), directory, &format!("log-{number}"));
-            // It gets its space first, and is a log afterwards.
-            write_all(volume.fs(), handle, 0, &pattern(4, 64 << 10)).expect("written");
-            let on_fast = bytes_on(volume.fs(), ino, "fast");
-            (0..8).for_each(|block| {
-                write_all(volume.fs(), handle, block * 4096, &pattern(5, 4096)).expect("written");
-                volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
-            });
-            close(volume.fs(), handle).expect("closed");
-            on_fast
-        })
-        .collect()
-}
-
-#[test]
-fn logs_of_a_directory_that_had_some_begin_on_the_faster_tier_although_it_is_above_its_mark() {
-    assert_eq!(bytes_of_logs_on_fast(Promotion::Prompt), [0, 0, 64 << 10, 64 << 10]);
-    assert_eq!(bytes_of_logs_on_fast(Promotion::Polite), [0; 4]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use polymux_policy::{
-    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second,
+    Demand, DeviceSpeed, PolicyKind, TierFill, TierTable, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second,
 };
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
@@ -256,13 +256,13 @@ impl Mover {
     /// as much for it at so many bytes per second.
     fn handover_pays_back(&self, piece: Piece, to: TierId, evicted_per_second: Option<u64>, demand: &Demand) -> bool {
         let relief = &self.placement.tier_reads;
-        let Some(request_ns) = relief.small_read_ns(piece.tier) else { return false };
-        let there_ns = relief.small_read_ns(to).unwrap_or(request_ns);
-        let of_file = REQUESTS_OF_MOVE.saturating_mul(request_ns.saturating_add(there_ns));
+        let Some(read_ns) = relief.small_read_ns(piece.tier) else { return false };
+        let there_ns = relief.small_read_ns(to).unwrap_or(read_ns);
+        let of_file = REQUESTS_OF_MOVE.saturating_mul(read_ns.saturating_add(there_ns));
         let cost = move_ns(piece.bytes, relief.speed_of_moves(to), evicted_per_second).saturating_add(of_file);
         // Reads of the other tier cost nothing: it would have had time for them.
-        let (here, there) =
-            (ReadSpeed { request_ns, bytes_per_second: 1 }, ReadSpeed { request_ns: 0, bytes_per_second: 1 });
+        let speed = |ns| DeviceSpeed { read_ns: ns, write_ns: ns, bytes_per_second: 1 };
+        let (here, there) = (speed(read_ns), speed(0));
         let surely = Demand { stream_bytes_per_second: 0, ..at_least_alone(demand) };
         let soon = pay_back_seconds(cost, saved_ns_per_second(&surely, &here, &there));
         soon.is_some_and(|seconds| seconds <= PAYS_BACK_SOON_SECONDS) || lost_ns(&surely, &here, &there) >= cost

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use polymux_data::placement::Context;
 use polymux_policy::{
-    Demand, PolicyKind, ReadSpeed, TierFill, TierTable, WAITED_FOR_FILE_MAX, lost_ns, move_ns, pay_back_seconds,
-    saved_ns_per_second,
+    Demand, DeviceSpeed, PolicyKind, TierFill, TierTable, WAITED_FOR_FILE_MAX, is_half_as_fast_again, lost_ns, move_ns,
+    pay_back_seconds, saved_ns_per_second,
 };
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
@@ -198,6 +198,9 @@ impl Mover {
             .map(|handle| (handle.id, handle.speed.read_lane.work(), self.window_of(handle)))
             .collect();
         self.placement.tier_reads.note_reads(&work, length, &self.pairs_for_handovers());
+        for handle in self.volume.tiers.all().iter() {
+            self.placement.tier_reads.note_small_writes(handle.id, handle.speed.small_writes.work(now), length);
+        }
         self.placement.tier_reads.set_pointless(work.len() < 2 || !self.placement.may_promote_promptly());
         let has_demand = self.placement.heat.demand.end_window(length);
         self.moves.calm_older_than(SHARE_TAKEN_WITHIN, now);
@@ -386,34 +389,43 @@ impl Mover {
     ) -> Vec<Worth> {
         let by_speed = table;
         let table = in_order_of(context, by_speed);
-        let Some((own, slower)) = table.position(piece.tier.0).zip(self.read_speed(piece.tier, None)) else {
+        let Some((own, slower)) = table.position(piece.tier.0).zip(self.device_speed(piece.tier, None)) else {
             return Vec::new();
         };
         let random = Demand { stream_bytes_per_second: 0, ..*demand };
-        let takes = |fill: &&TierFill| {
-            context.allows(TierId(fill.tier))
-                && fill.takes_piece(piece.bytes, file.size())
-                && self.placement.tier_reads.answers_sooner(TierId(fill.tier), piece.tier, piece_is)
-                && !self.placement.reads_alike(TierId(fill.tier), piece.tier)
+        let takes = |fill: &&TierFill| context.allows(TierId(fill.tier)) && fill.takes_piece(piece.bytes, file.size());
+        let tier_reads = &self.placement.tier_reads;
+        let reads_gain = |target| {
+            tier_reads.answers_sooner(target, piece.tier, piece_is) && !self.placement.reads_alike(target, piece.tier)
         };
         let worth = |fill: &TierFill| {
             let target = TierId(fill.tier);
             // A tier that a rule prefers need not be faster, and is not assumed to be.
             let is_faster = by_speed.position(fill.tier) < by_speed.position(piece.tier.0);
-            let faster = self.read_speed(target, is_faster.then_some(&slower))?;
+            let faster = self.device_speed(target, is_faster.then_some(&slower))?;
+            let write_ns = self.write_ns_there(piece.tier, target, faster.read_ns, is_faster);
+            let faster = DeviceSpeed { write_ns, ..faster };
+            let writes_gain = || {
+                tier_reads.small_write_ns(piece.tier).is_some()
+                    && !tier_reads.is_limit(target, Some(piece.tier))
+                    && is_half_as_fast_again(faster.request_ns(&random), slower.request_ns(&random))
+            };
+            if !reads_gain(target) && !writes_gain() {
+                return None;
+            }
             // For what would only have cost as much as its move the means count, and only where they differ: what is read alike would change
             // places for it again and again.
-            let mean_ns = self.placement.tier_reads.small_read_ns(target).unwrap_or(faster.request_ns);
-            let faster_mean = ReadSpeed { request_ns: mean_ns, ..faster };
-            let is_alike = slower.request_ns.saturating_mul(2) < mean_ns.saturating_mul(3);
+            let read_ns = self.placement.tier_reads.small_read_ns(target).unwrap_or(faster.read_ns);
+            let faster_mean = DeviceSpeed { read_ns, ..faster };
+            let differs = is_half_as_fast_again(faster_mean.request_ns(&random), slower.request_ns(&random));
             let has_room = fill.fits_below(piece.bytes, fill.high_mark);
             let back = (!has_room).then(|| self.placement.tier_reads.speed_of_moves(piece.tier));
-            let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.request_ns.saturating_add(faster.request_ns));
+            let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.read_ns.saturating_add(faster.read_ns));
             let cost =
                 move_ns(piece.bytes, self.placement.tier_reads.speed_of_moves(target), back).saturating_add(of_file);
             let benefit = Benefit {
                 pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&random, &slower, &faster)),
-                is_overdue: !is_alike && lost_ns(&random, &slower, &faster_mean) >= cost,
+                is_overdue: differs && lost_ns(&random, &slower, &faster_mean) >= cost,
             };
             (benefit != Benefit::default()).then_some(Worth { target, has_room, benefit })
         };
@@ -478,17 +490,31 @@ impl Mover {
         worth.into_iter().find(|worth| worth.target == tier).map(|worth| worth.benefit)
     }
 
-    /// The read speed of a tier, as far as it is known; `slower` is the tier that reads would leave for it.
-    fn read_speed(&self, tier: TierId, slower: Option<&ReadSpeed>) -> Option<ReadSpeed> {
+    /// Device time of a small write on a tier where a piece of `own` would be; `read_ns` is that of a read there. Where that of `own` is not
+    /// known, both tiers are compared by their reads.
+    fn write_ns_there(&self, own: TierId, target: TierId, read_ns: u64, is_faster: bool) -> u64 {
+        let small_write_ns = |tier| self.placement.tier_reads.small_write_ns(tier);
+        match (small_write_ns(own), small_write_ns(target)) {
+            (None, _) => read_ns,
+            (Some(_), Some(known)) => known,
+            (Some(own_ns), None) if is_faster => own_ns / FASTER_BY_UNKNOWN,
+            (Some(own_ns), None) => own_ns,
+        }
+    }
+
+    /// The speed of a tier, as far as it is known; `slower` is the tier that requests would leave for it.
+    fn device_speed(&self, tier: TierId, slower: Option<&DeviceSpeed>) -> Option<DeviceSpeed> {
         let handle = self.volume.tiers.by_id(tier).ok()?;
         let measured = match slower {
             Some(_) => self.placement.small_read_ns_of_one_more(tier),
             None => self.placement.tier_reads.small_read_ns(tier),
         };
-        let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.request_ns / FASTER_BY_UNKNOWN);
+        let unknown = slower.map_or(REQUEST_NS_UNKNOWN, |slower| slower.read_ns / FASTER_BY_UNKNOWN);
+        let read_ns = measured.unwrap_or(unknown);
         let streamed = handle.look_at_profile(|profile| profile.bytes_per_second(MeasuredDirection::Read));
-        Some(ReadSpeed {
-            request_ns: measured.unwrap_or(unknown),
+        Some(DeviceSpeed {
+            read_ns,
+            write_ns: self.placement.tier_reads.small_write_ns(tier).unwrap_or(read_ns),
             // Of tiers that were not measured all are alike, and streams alone move nothing.
             bytes_per_second: streamed.unwrap_or(BYTES_PER_SECOND_UNKNOWN),
         })

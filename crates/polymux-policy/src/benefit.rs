@@ -4,23 +4,36 @@
 //! would. The second is the rule of renting until the rent paid equals the price (ski rental): as far as it remembers the rent, no more than
 //! twice the device time of the best choice is spent, whatever comes.
 //!
-//! Invariants: a random read costs its device the time of a request, bytes of a stream the time of their transfer. Rates are those
-//! of reads that a device really served: reads served from memory are no demand. Saturating integers throughout, so that a policy from outside can
+//! Invariants: a small request costs its device the time of a small read or write, bytes of a stream the time of their transfer. Rates are those
+//! of requests that a device really served: reads served from memory are no demand. Saturating integers throughout, so that a policy from outside can
 //! reckon the same.
 
-/// Time that a device takes to serve reads.
+/// Time that a device takes to serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadSpeed {
+pub struct DeviceSpeed {
     /// Device time of one small random read in nanoseconds, without the wait for others.
-    pub request_ns: u64,
+    pub read_ns: u64,
+    /// That of one small write. Memory takes writes until the device is at its limit, so it is not that of a read: a device may answer reads at
+    /// once while it has time to spare, and still take no more than so many requests a second.
+    pub write_ns: u64,
     /// Bytes per second of a stream; at least 1.
     pub bytes_per_second: u64,
 }
 
-/// Device reads that programs cause on a range.
+impl DeviceSpeed {
+    /// Mean device time of a small request of this demand in nanoseconds.
+    #[must_use]
+    pub fn request_ns(&self, demand: &Demand) -> u64 {
+        let written = u128::from(demand.written_percent.min(100));
+        let all = u128::from(self.read_ns) * (100 - written) + u128::from(self.write_ns) * written;
+        u64::try_from(all / 100).expect("no more than the larger one")
+    }
+}
+
+/// Device requests that programs cause on a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Random reads in a thousand seconds.
+    /// Random reads in a thousand seconds, with the small writes that count as such.
     pub random_reads_per_kilosecond: u64,
     /// Bytes per second of streams.
     pub stream_bytes_per_second: u64,
@@ -29,6 +42,8 @@ pub struct Demand {
     /// Small reads that a device served of the range in about the last minute, wherever it lay: chance changes their number less than that
     /// of a second. 0 after half a minute without any.
     pub lately_reads: u64,
+    /// Of a hundred of all these, those that are no reads: small syncs, and writes at random that a page cache sends.
+    pub written_percent: u8,
 }
 
 impl Demand {
@@ -46,6 +61,7 @@ impl Demand {
             stream_bytes_per_second: self.stream_bytes_per_second.min(other.stream_bytes_per_second),
             served_reads: self.served_reads.min(other.served_reads),
             lately_reads: self.lately_reads.min(other.lately_reads),
+            written_percent: self.written_percent.min(other.written_percent),
         }
     }
 }
@@ -57,19 +73,26 @@ fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
     u64::try_from(nanoseconds).unwrap_or(u64::MAX)
 }
 
+/// Whether a device that takes `faster_ns` for a request answers half as fast again as one that takes `slower_ns`, at least. Of two that do not
+/// differ as much no data leaves one for the other.
+#[must_use]
+pub const fn is_half_as_fast_again(faster_ns: u64, slower_ns: u64) -> bool {
+    slower_ns.saturating_mul(2) >= faster_ns.saturating_mul(3)
+}
+
 /// Device time in nanoseconds that a second of this demand costs less on the faster device; 0 where it costs no less.
 #[must_use]
-pub fn saved_ns_per_second(demand: &Demand, slower: &ReadSpeed, faster: &ReadSpeed) -> u64 {
-    let per_request = slower.request_ns.saturating_sub(faster.request_ns);
+pub fn saved_ns_per_second(demand: &Demand, slower: &DeviceSpeed, faster: &DeviceSpeed) -> u64 {
+    let per_request = slower.request_ns(demand).saturating_sub(faster.request_ns(demand));
     let of_requests = demand.random_reads_per_kilosecond.saturating_mul(per_request) / 1000;
-    let streamed = |speed: &ReadSpeed| transfer_ns(demand.stream_bytes_per_second, speed.bytes_per_second);
+    let streamed = |speed: &DeviceSpeed| transfer_ns(demand.stream_bytes_per_second, speed.bytes_per_second);
     of_requests.saturating_add(streamed(slower).saturating_sub(streamed(faster)))
 }
 
 /// Device time in nanoseconds that the reads which were served so far would have cost less on the faster device.
 #[must_use]
-pub fn lost_ns(demand: &Demand, slower: &ReadSpeed, faster: &ReadSpeed) -> u64 {
-    demand.served_reads.saturating_mul(slower.request_ns.saturating_sub(faster.request_ns))
+pub fn lost_ns(demand: &Demand, slower: &DeviceSpeed, faster: &DeviceSpeed) -> u64 {
+    demand.served_reads.saturating_mul(slower.request_ns(demand).saturating_sub(faster.request_ns(demand)))
 }
 
 /// Time in nanoseconds that moving bytes takes at the speed of moves to the faster device, and, where as much has to leave it first, of
@@ -90,8 +113,8 @@ pub fn pay_back_seconds(cost_ns: u64, saved_ns_per_second: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const DISK: ReadSpeed = ReadSpeed { request_ns: 333_333, bytes_per_second: 120_000_000 };
-    const SSD: ReadSpeed = ReadSpeed { request_ns: 50_000, bytes_per_second: 660_000_000 };
+    const DISK: DeviceSpeed = DeviceSpeed { read_ns: 333_333, write_ns: 333_333, bytes_per_second: 120_000_000 };
+    const SSD: DeviceSpeed = DeviceSpeed { read_ns: 50_000, write_ns: 50_000, bytes_per_second: 660_000_000 };
     const NODE: u64 = 2 << 20;
 
     #[test]
@@ -124,8 +147,20 @@ mod tests {
     }
 
     #[test]
+    fn writes_are_worth_what_the_device_takes_for_writes_and_not_for_reads() {
+        // An idle disk with a limit of requests answers reads as soon as the SSD does.
+        let (disk, ssd) = (DeviceSpeed { read_ns: 55_000, ..DISK }, DeviceSpeed { read_ns: 55_000, ..SSD });
+        let saved = |written_percent| {
+            let demand = Demand { random_reads_per_kilosecond: 100_000, written_percent, ..Demand::default() };
+            saved_ns_per_second(&demand, &disk, &ssd)
+        };
+        assert_eq!((saved(0), saved(100)), (0, 28_333_300));
+        assert!((14_000_000..14_200_000).contains(&saved(50)), "{}", saved(50));
+    }
+
+    #[test]
     fn nothing_overflows() {
-        let none = ReadSpeed { request_ns: u64::MAX, bytes_per_second: 0 };
+        let none = DeviceSpeed { read_ns: u64::MAX, write_ns: u64::MAX, bytes_per_second: 0 };
         let demand = Demand {
             random_reads_per_kilosecond: u64::MAX,
             stream_bytes_per_second: u64::MAX,

@@ -42,7 +42,9 @@ mod rules;
 mod tier_fill;
 mod why;
 
-pub use benefit::{Demand, ReadSpeed, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second};
+pub use benefit::{
+    Demand, DeviceSpeed, is_half_as_fast_again, lost_ns, move_ns, pay_back_seconds, saved_ns_per_second,
+};
 pub use coverage::{Coverage, RangeReads};
 pub use decision::{Action, Decision, Eviction};
 pub use facts::{HEAT_ONE, NEVER, RangeFacts};

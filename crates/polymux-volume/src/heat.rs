@@ -32,6 +32,7 @@ mod recent_counts;
 mod shard;
 mod streams;
 mod synced_directories;
+mod synced_files;
 mod table;
 mod window;
 

@@ -26,6 +26,7 @@ mod look_budget;
 mod meter;
 mod request_size;
 mod saturation;
+mod small_writes;
 mod tier;
 mod windows;
 
@@ -52,6 +53,7 @@ pub use request_size::Seeks;
 pub use request_size::Sizing;
 pub use request_size::request_between;
 pub(crate) use saturation::Saturation;
+pub(crate) use small_writes::{SmallWriteMeter, SmallWriteWork};
 pub(crate) use tier::TierSchedule;
 pub use tier::{MoverLimits, MoverPace, Politeness};
 pub use windows::{Gate, GateState, TimeWindow, Windows, minute_of_week};

@@ -9,6 +9,7 @@
 mod limits;
 mod observation;
 mod small_reads;
+mod small_writes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,10 +23,11 @@ pub use self::limits::{HandoverOutcome, Pair};
 use self::observation::Observation;
 use self::small_reads::SmallReads;
 pub use self::small_reads::Window;
+use self::small_writes::SmallWrites;
 use polymux_records::report::PAYS_BACK_SOON_SECONDS;
 
 use crate::heat::follow;
-use crate::sched::{LaneWork, microseconds};
+use crate::sched::{LaneWork, SmallWriteWork, microseconds};
 
 /// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
@@ -88,6 +90,7 @@ pub struct TierReads {
 struct State {
     window_began: Duration,
     small_reads: BTreeMap<TierId, SmallReads>,
+    small_writes: BTreeMap<TierId, SmallWrites>,
     limits: Limits,
     observation: Observation,
     /// Bytes per second of moves to a tier that take their share of the devices.
@@ -177,6 +180,16 @@ impl TierReads {
         work.iter()
             .filter(|(tier, ..)| limits.is_limit(*tier, None))
             .for_each(|(tier, ..)| observation.note_limit(*tier));
+    }
+
+    /// Records the small writes of a tier since mounting, at the end of a window of this length.
+    pub fn note_small_writes(&self, tier: TierId, work: SmallWriteWork, length: Duration) {
+        self.state.lock().small_writes.entry(tier).or_default().note(work, length);
+    }
+
+    /// Device time of a small write of a tier in nanoseconds; `None` while too few syncs were seen.
+    pub fn small_write_ns(&self, tier: TierId) -> Option<u64> {
+        self.state.lock().small_writes.get(&tier).and_then(SmallWrites::write_ns)
     }
 
     /// Whether reads of the first tier of a pair may be handed over to the second one, should it be the limit of its readers.

@@ -1,11 +1,15 @@
 //! Every transfer of a file with objects warms the range nodes that it touches (P12).
 
+use std::sync::Arc;
+
 use polymux_records::attributes::WriteOrigin;
 use polymux_records::parts::Promotion;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_volume::heat::{AccessKind, Pattern};
-use polymux_volume::inode::Inode;
+use polymux_volume::inode::{FileState, Inode};
+use polymux_volume::space::TierHandle;
 
+use super::block_of;
 use super::read::Ahead;
 use crate::data_path::DataPath;
 
@@ -36,9 +40,22 @@ impl DataPath {
     pub(super) fn note_write(&self, inode: &Inode, offset: u64, length: usize, origin: WriteOrigin) {
         let pattern = self.note_access(inode, AccessKind::Write, offset, length);
         let is_request = pattern == Some(Pattern::Random) && length <= SMALL_MAX && origin.is_from_cache();
-        if is_request && self.counts_demand() {
-            self.placement.heat.demand.note_small_write(inode.ino, offset / RANGE_NODE_SIZE);
+        if !is_request || !self.counts_demand() {
+            return;
         }
+        self.placement.heat.demand.note_small_write(inode.ino, offset / RANGE_NODE_SIZE);
+        if let Some(tier) = inode.file().and_then(|file| self.tier_at(file, offset)) {
+            tier.speed.small_writes.note_write();
+        }
+    }
+
+    /// The tier that has the block of an offset.
+    pub(super) fn tier_at(&self, file: &FileState, offset: u64) -> Option<Arc<TierHandle>> {
+        let owner = {
+            let layout = file.layout.read();
+            layout.owner_of(&layout.map.run_at(block_of(offset)))
+        };
+        owner.and_then(|(_, entry)| self.volume.tiers.by_id(entry.tier).ok())
     }
 
     fn counts_demand(&self) -> bool {

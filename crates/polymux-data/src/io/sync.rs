@@ -16,6 +16,7 @@ use polymux_volume::space::{PendingSync, SyncTarget};
 use smallvec::SmallVec;
 
 use super::spread::{Recorded, join};
+use super::waited_for::synced_bytes;
 use crate::data_path::DataPath;
 
 impl DataPath {
@@ -157,6 +158,7 @@ impl DataPath {
         Counters::count(&self.volume.counters.file_syncs);
         self.log_inline(inode, file, Wait::Allowed)?;
         let mut dirty = self.unsynced_objects(file);
+        let bytes = synced_bytes(file);
         // Once more: the file may just have got its home.
         file.spreading.unpromised.store(0, Ordering::SeqCst);
         if is_planted(PlantedFault::FsyncWithoutData) {
@@ -168,7 +170,7 @@ impl DataPath {
         if dirty.is_empty() {
             return match &own {
                 Some(entry) => {
-                    let _waited_for = self.volume.tiers.by_id(entry.tier)?.waited_for();
+                    let _waited_for = self.volume.tiers.by_id(entry.tier)?.waited_for(bytes);
                     self.sync_object(inode, file, entry)
                 }
                 None => self.volume.flush_inode(inode),
@@ -181,12 +183,12 @@ impl DataPath {
             let written = file.take_unsynced(slot);
             let target = SyncTarget::Object(reference_of(&entry));
             let handle = self.volume.tiers.by_id(entry.tier)?;
-            let begin = |tier| self.sync_pool.begin_holding(tier, target, handle.clone().waited_for());
+            let begin = |tier| self.sync_pool.begin_holding(tier, target, handle.clone().waited_for(bytes));
             pending.push((slot, entry, written, handle.shared().map(begin)));
         }
         let mut outcome = match &own {
             Some(entry) => {
-                let _waited_for = self.volume.tiers.by_id(entry.tier)?.waited_for();
+                let _waited_for = self.volume.tiers.by_id(entry.tier)?.waited_for(bytes);
                 self.sync_object_under_gate(inode, file, entry)
             }
             None => self.volume.flush_inode(inode),

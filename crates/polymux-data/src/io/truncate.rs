@@ -1,5 +1,6 @@
-//! Sizes set by `truncate`. Each form is a barrier on the file.
+//! Sizes set by `truncate`. Each form that changes anything is a barrier on the file.
 //!
+//! * To the size that it has: nothing, and a move of the file goes on.
 //! * Of an inline file: in memory, unless it becomes too long for that.
 //! * To zero: the file gives up its objects as they are and begins anew, so nothing is cut in place.
 //! * Shorter, one object: the record must allow any size from the new one on (floor, size authority) durably before the
@@ -31,6 +32,9 @@ impl DataPath {
             return Err(Errno::EFBIG.into());
         }
         self.ensure_size(inode, file)?;
+        if self.has_size(inode, file, size)? {
+            return Ok(());
+        }
         let _alone = file.lock_alone();
         let _append = file.append.lock();
         let _changing = file.allocation.changing();
@@ -66,6 +70,19 @@ impl DataPath {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether a file with objects is `size` bytes long. SQLite sets the size of its database, which it has, at each checkpoint of the log, several
+    /// times a second: a move that stopped each time would hardly get on.
+    fn has_size(&self, inode: &Inode, file: &FileState, size: u64) -> Result<bool> {
+        // Emptying gives up objects, whatever the size.
+        if size == 0 || size != file.size() || file.is_inline() {
+            return Ok(false);
+        }
+        let _shared = file.barrier.read();
+        let _append = file.append.lock();
+        self.see_direct_changes(inode, file)?;
+        Ok(size == file.size() && !file.is_inline())
     }
 
     fn check_tiers_present(&self, file: &FileState) -> Result<()> {

@@ -7,9 +7,10 @@
 //! * A *message* is a file of at most [`MESSAGE_FILE_MAX`] with an object, which was made since the mount with a name, and synced. A directory in
 //!   which a message, or a file taken for one, turns out to be larger is no longer a directory of messages.
 //! * A file that was made in a directory of files that are waited for, or of messages, is placed as one (`heat/synced_directories.rs`).
-//! * A small sync is a request to the device for each of its nodes, as a small read is.
+//! * A small sync is a request to the device for each of its nodes, as a small write is.
 //! * Lock order: nothing is held while demand is noted or the directory of a file is looked up.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use polymux_policy::{MESSAGE_FILE_MAX, Synced};
@@ -18,12 +19,33 @@ use polymux_records::parts::Promotion;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
 use polymux_volume::inode::{FileState, Inode};
+use polymux_volume::space::SyncedBytes;
 use smallvec::SmallVec;
 
 use crate::data_path::DataPath;
 
 /// Range nodes that a small sync covers at most: neighbours, so that both have bytes of it.
 const NODES_MAX: u64 = 2;
+
+/// Bytes up to which a sync costs its device a request, and not their transfer.
+const SYNCED_BYTES_FEW_MAX: u64 = 64 << 10;
+
+/// Range nodes with bytes that no sync has made durable, by object.
+fn unsynced_nodes(file: &FileState) -> SmallVec<[Range<u64>; 4]> {
+    let nodes_of = |(_, start, end): &(u8, u64, u64)| start / RANGE_NODE_SIZE..end.div_ceil(RANGE_NODE_SIZE);
+    file.durability.unsynced.lock().iter().map(nodes_of).collect()
+}
+
+fn are_few(nodes: &[Range<u64>]) -> bool {
+    nodes.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX
+}
+
+/// How much a sync of a file has to bring to the devices. Nothing is known of what the kernel itself wrote.
+pub(super) fn synced_bytes(file: &FileState) -> SyncedBytes {
+    let bytes: u64 = file.durability.unsynced.lock().iter().map(|(_, start, end)| end - start).sum();
+    let is_known = bytes > 0 && !file.is_changed_directly();
+    if is_known && bytes <= SYNCED_BYTES_FEW_MAX { SyncedBytes::Few } else { SyncedBytes::Many }
+}
 
 impl DataPath {
     /// As [`DataPath::sync_and_report`], for a program that asked for it.
@@ -41,10 +63,8 @@ impl DataPath {
 
     /// A sync is about to begin.
     fn note_sync_demand(&self, inode: &Inode, file: &FileState) {
-        let nodes_of = |(_, start, end): &(u8, u64, u64)| start / RANGE_NODE_SIZE..end.div_ceil(RANGE_NODE_SIZE);
-        let written: SmallVec<[_; 4]> = file.durability.unsynced.lock().iter().map(nodes_of).collect();
-        let is_small = written.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX;
-        if !is_small {
+        let written = unsynced_nodes(file);
+        if !are_few(&written) {
             file.usage.small_syncs.note_large();
             return;
         }

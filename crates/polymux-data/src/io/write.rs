@@ -193,12 +193,7 @@ impl DataPath {
 
     /// Whether the tier that owns the blocks at a position has free space by now.
     fn owner_has_room(&self, file: &FileState, position: u64) -> bool {
-        let owner = {
-            let layout = file.layout.read();
-            layout.owner_of(&layout.map.run_at(block_of(position)))
-        };
-        let handle = owner.and_then(|(_, entry)| self.volume.tiers.by_id(entry.tier).ok());
-        handle.is_some_and(|handle| handle.headroom() >= BLOCK_SIZE)
+        self.tier_at(file, position).is_some_and(|handle| handle.headroom() >= BLOCK_SIZE)
     }
 
     fn try_run(&self, held: &Held<'_>, position: u64, data: &[u8], wait: Wait) -> Result<Step> {

@@ -1,5 +1,6 @@
 //! How fast tiers are read, compared.
 
+use polymux_policy::is_half_as_fast_again;
 use polymux_tier::Rotation;
 use polymux_tier::measure::Direction;
 use polymux_types::TierId;
@@ -32,7 +33,7 @@ impl Placement {
         };
         let of_reads = self.small_read_ns_of_one_more(faster).zip(self.tier_reads.small_read_ns(other));
         match (of_reads, rate(faster).zip(rate(other))) {
-            (Some((faster_ns, other_ns)), _) => other_ns.saturating_mul(2) < faster_ns.saturating_mul(3),
+            (Some((faster_ns, other_ns)), _) => !is_half_as_fast_again(faster_ns, other_ns),
             (None, Some((faster_rate, other_rate))) if rotates(faster) == rotates(other) => {
                 faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)
             }

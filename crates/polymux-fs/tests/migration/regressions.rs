@@ -117,6 +117,43 @@ impl Hook for AtRead {
     }
 }
 
+/// SQLite sets the size of its database, which it has, at each checkpoint of the log, several times a second. Each stopped the move of the file, so that
+/// it got on by single nodes with the writers kept out.
+#[test]
+fn setting_the_size_that_a_file_has_stops_no_move() {
+    let hook = Arc::new(AtRead { tell: Mutex::new(None), done: Mutex::new(None) });
+    let wrapped = hook.clone();
+    let volume = Volume::wrapping(&[64 * MIB, 64 * MIB], move |index, tier| match index {
+        0 => Arc::new(HookedTier::new(tier, wrapped.clone())),
+        _ => tier,
+    });
+    let (ino, handle) = create(volume.fs(), "rows.db");
+    let data = pattern(1, crate::mebibytes(8));
+    write_all(volume.fs(), handle, 0, &data).expect("written");
+    volume.fs().migrate(ino, "slow", None).expect("accepted");
+    let ((tell, told), (done, is_done)) = (mpsc::channel(), mpsc::channel());
+    *hook.tell.lock().expect("no test panicked") = Some(tell);
+    *hook.done.lock().expect("no test panicked") = Some(is_done);
+    std::thread::scope(|scope| {
+        let fs = volume.fs();
+        scope.spawn(move || {
+            told.recv().expect("the mover reads the source");
+            let change = SetAttributes { size: Some(8 * MIB), ..SetAttributes::default() };
+            let after = fs.set_attributes(&Caller::root(), ino, &change).expect("it has that size");
+            assert_eq!(after.size, 8 * MIB);
+            // The mover may have given up waiting.
+            let _ = done.send(());
+        });
+        while fs.move_step() == Progress::Worked {}
+        // A mover that reads nothing keeps no test waiting.
+        *hook.tell.lock().expect("no test panicked") = None;
+    });
+    assert_eq!((volume.counter("moves_stopped"), volume.counter("moves_given_up")), (0, 0));
+    crate::settle(&volume);
+    assert_eq!(shares(volume.fs(), ino), [("slow".to_owned(), 8 * MIB)]);
+    assert!(read_whole(volume.fs(), ino).expect("read") == data);
+}
+
 /// A block was relocated off the very tier that the file was moving to, the mover brought it back, and then its bytes were
 /// freed there as those of the block that had left.
 #[test]

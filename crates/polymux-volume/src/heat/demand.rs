@@ -3,7 +3,8 @@
 //! Invariants:
 //! * Random reads count if a device served them: reads served from memory are no demand. A sync of a few bytes counts as one of them
 //!   (docs/design/0034), and so does a small write at random that a page cache sends (docs/design/0033). A node is reported when it was read in
-//!   three windows: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range where it is, and move none.
+//!   three windows, or its file was synced in three: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range
+//!   where it is, and move none.
 //! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: its cost so far;
 //!   the reads wherever it lay, without syncs and writes: those that a faster tier of another size would have served; and those of about a minute.
 //!   It outlives the rate, so that reads with long pauses add up, too, while there is space for other nodes.
@@ -12,7 +13,7 @@
 //! * Bounded: of more nodes than fit those that came later are not seen.
 //! * A file that the kernel reads itself keeps its rates until that ends: nothing is heard of it meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use polymux_types::Ino;
 use polymux_types::sync::{AtomicU64, Mutex, Ordering};
 
 use super::Pattern;
+use super::synced_files::SyncedFiles;
 use super::window::Window;
 
 /// Nodes that a shard remembers.
@@ -33,7 +35,7 @@ const RATES_MAX: usize = 1 << 18;
 const WINDOWS_PASSED_OVER: u8 = 10;
 
 /// Windows with reads, not necessarily in a row, after which reads are taken to go on: a burst of a second moves nothing.
-const WINDOWS_SURE: u8 = 3;
+pub(super) const WINDOWS_SURE: u8 = 3;
 
 /// Share in percent of a rate that stands for the windows before the present one.
 const KEPT_PERCENT: u64 = 70;
@@ -64,31 +66,31 @@ pub struct DeviceReads {
     random: u64,
     /// Bytes of reads that went on where another one ended.
     stream_bytes: u64,
-    /// Small syncs of it that programs waited for, which are among `random`. A log leaves each node within a second, and goes on in the next:
-    /// it needs no more windows.
+    /// Small syncs of it that programs waited for.
     syncs: u64,
-    /// Small writes at random that a page cache sent, which are among `random` as well.
+    /// Small writes at random that a page cache sent.
     writes: u64,
 }
 
 impl DeviceReads {
-    /// Windows that one with these reads counts for.
-    const fn windows(self) -> u8 {
-        match self.random {
-            0 => 0,
-            _ if self.syncs > 0 => WINDOWS_SURE,
+    /// Windows that one with these requests counts for. A log leaves each node within a second, and goes on in the next: in a file that is synced
+    /// steadily no node needs more windows, and in another one syncs alone count for none.
+    fn windows(self, steadily_synced: &BTreeSet<Ino>, ino: Ino) -> u8 {
+        match (self.random | self.writes, self.syncs) {
+            (_, 1..) if steadily_synced.contains(&ino) => WINDOWS_SURE,
+            (0, _) => 0,
             _ => 1,
         }
     }
 
-    /// Small reads, syncs and writes left out.
-    const fn reads(self) -> u64 {
-        self.random.saturating_sub(self.syncs).saturating_sub(self.writes)
+    /// Small requests of each kind.
+    const fn requests(self) -> u64 {
+        self.random.saturating_add(self.syncs).saturating_add(self.writes)
     }
 
-    /// Random reads in a thousand seconds.
-    fn random_per_kilosecond(self, length: Duration) -> u64 {
-        self.random.saturating_mul(1_000_000) / milliseconds(length).max(1)
+    /// Small requests in a thousand seconds.
+    fn requests_per_kilosecond(self, length: Duration) -> u64 {
+        self.requests().saturating_mul(1_000_000) / milliseconds(length).max(1)
     }
 
     fn stream_bytes_per_second(self, length: Duration) -> u64 {
@@ -105,6 +107,8 @@ struct Rate {
     served_thousandths: u64,
     /// Small reads that were served wherever the node lay, syncs and writes left out, in thousandths: they fade alike.
     seen_thousandths: u64,
+    /// Those syncs and writes, in thousandths.
+    written_thousandths: u64,
     /// Those that fade within a minute.
     lately_thousandths: u64,
     /// Time since the last read or small sync, in milliseconds, up to [`QUIET`].
@@ -125,6 +129,7 @@ impl Rate {
             random_reads_per_kilosecond: self.random_reads_per_kilosecond,
             stream_bytes_per_second: self.stream_bytes_per_second,
             served_reads: self.served_thousandths / 1000,
+            written_percent: self.written_percent(),
             lately_reads: if self.quiet_ms >= milliseconds(QUIET) { 0 } else { self.lately_thousandths / 1000 },
         }
     }
@@ -136,18 +141,23 @@ impl Rate {
         Demand { random_reads_per_kilosecond, ..self.demand() }
     }
 
+    fn written_percent(&self) -> u8 {
+        let all = self.written_thousandths.saturating_add(self.seen_thousandths);
+        u8::try_from(self.written_thousandths.saturating_mul(100) / all.max(1)).unwrap_or(100)
+    }
+
     fn has_rate(&self) -> bool {
         self.random_reads_per_kilosecond >= READS_COUNTED_MIN || self.stream_bytes_per_second >= STREAM_COUNTED_MIN
     }
 
-    /// Ends a window of this length with these reads.
-    fn follow(&mut self, reads: DeviceReads, length: Duration) {
+    /// Ends a window of this length with these reads, which counts for so many windows.
+    fn follow(&mut self, reads: DeviceReads, windows: u8, length: Duration) {
         self.random_reads_per_kilosecond =
-            follow(self.random_reads_per_kilosecond, reads.random_per_kilosecond(length));
+            follow(self.random_reads_per_kilosecond, reads.requests_per_kilosecond(length));
         self.stream_bytes_per_second = follow(self.stream_bytes_per_second, reads.stream_bytes_per_second(length));
-        self.serve(reads.random.saturating_mul(1000), reads.reads().saturating_mul(1000), length);
+        self.serve(reads.requests().saturating_mul(1000), reads.random.saturating_mul(1000), length);
         self.passed_over = self.passed_over.saturating_sub(1);
-        self.count_windows(reads.windows());
+        self.count_windows(windows);
     }
 
     fn count_windows(&mut self, windows: u8) {
@@ -162,6 +172,8 @@ impl Rate {
     fn serve(&mut self, requests: u64, reads: u64, length: Duration) {
         self.served_thousandths = faded(self.served_thousandths, length, SERVED_KEPT).saturating_add(requests);
         self.seen_thousandths = faded(self.seen_thousandths, length, SERVED_KEPT).saturating_add(reads);
+        let written = requests.saturating_sub(reads);
+        self.written_thousandths = faded(self.written_thousandths, length, SERVED_KEPT).saturating_add(written);
         // Of a longer time a minute's share counts.
         let lately = u128::from(requests) * u128::from(milliseconds(length.min(LATELY)))
             / u128::from(milliseconds(length).max(1));
@@ -187,6 +199,7 @@ fn milliseconds(time: Duration) -> u64 {
 pub struct DeviceDemand {
     window: Window<(Ino, u64), DeviceReads, NODES_MAX>,
     rates: Mutex<BTreeMap<(Ino, u64), Rate>>,
+    synced_files: Mutex<SyncedFiles>,
     /// Small reads that were served of all nodes, forgotten ones included, in thousandths, which fade as those of a node. Changes with
     /// `rates` held.
     seen_thousandths: AtomicU64,
@@ -245,7 +258,6 @@ impl DeviceDemand {
     /// Notes a sync of a few bytes of a node, which costs the device a request.
     pub fn note_small_sync(&self, ino: Ino, node: u64) {
         self.note_in_window(ino, node, |noted| {
-            noted.random = noted.random.saturating_add(1);
             noted.syncs = noted.syncs.saturating_add(1);
         });
     }
@@ -253,7 +265,6 @@ impl DeviceDemand {
     /// Notes a small write of a node that a page cache sends: it has merged repeated ones already, so this one becomes a request to the device.
     pub fn note_small_write(&self, ino: Ino, node: u64) {
         self.note_in_window(ino, node, |noted| {
-            noted.random = noted.random.saturating_add(1);
             noted.writes = noted.writes.saturating_add(1);
         });
     }
@@ -266,8 +277,10 @@ impl DeviceDemand {
     /// Ends the window, which was so long. Returns whether there is any demand.
     pub fn end_window(&self, length: Duration) -> bool {
         let mut window = self.window.take();
+        let synced = window.iter().filter(|(_, reads)| reads.syncs > 0).map(|((ino, _), _)| *ino);
+        let steadily_synced = self.synced_files.lock().end_window(synced.collect());
         let mut rates = self.rates.lock();
-        let reads: u64 = window.values().map(|reads| reads.reads()).sum();
+        let reads: u64 = window.values().map(|reads| reads.random).sum();
         let seen = faded(self.seen_thousandths.load(Ordering::Relaxed), length, SERVED_KEPT);
         self.seen_thousandths.store(seen.saturating_add(reads.saturating_mul(1000)), Ordering::Relaxed);
         let is_roomy = rates.len() < NODES_WITHOUT_RATE_MAX;
@@ -278,13 +291,14 @@ impl DeviceDemand {
                 is_any_read = true;
                 return true;
             }
-            rate.follow(reads.unwrap_or_default(), length);
+            let reads = reads.unwrap_or_default();
+            rate.follow(reads, reads.windows(&steadily_synced, key.0), length);
             is_any_read |= rate.has_rate();
             rate.has_rate() || is_roomy && rate.served_thousandths.max(rate.seen_thousandths) >= SERVED_COUNTED_MIN
         });
         for (key, reads) in window.into_iter().take(RATES_MAX.saturating_sub(rates.len())) {
             let mut rate = Rate::default();
-            rate.follow(reads, length);
+            rate.follow(reads, reads.windows(&steadily_synced, key.0), length);
             is_any_read |= rate.has_rate();
             rates.insert(key, rate);
         }
@@ -393,6 +407,10 @@ mod tests {
 
     fn read(demand: &DeviceDemand, node: u64, count: u64) {
         (0..count).for_each(|_| demand.note(INO, node, Pattern::Random, 4096));
+    }
+
+    fn sync(demand: &DeviceDemand, ino: Ino, node: u64, count: u64) {
+        (0..count).for_each(|_| demand.note_small_sync(ino, node));
     }
 
     fn rest(demand: &DeviceDemand, seconds: u32) {
@@ -546,10 +564,31 @@ mod tests {
     #[test]
     fn what_only_syncs_cost_is_remembered_too() {
         let demand = DeviceDemand::default();
-        (0..10).for_each(|_| demand.note_small_sync(INO, 3));
+        sync(&demand, INO, 3, 10);
         demand.end_window(SECOND);
         rest(&demand, 60);
         assert_eq!((demand.of_node(INO, 3).served_reads, demand.reads_by_node().len()), (9, 0));
+    }
+
+    #[test]
+    fn a_log_that_goes_on_counts_in_its_third_second_and_one_whose_segments_are_full_at_once_does_not() {
+        let demand = DeviceDemand::default();
+        // Segments of two nodes, through one of which a log goes in each second.
+        for second in 0..40 {
+            sync(&demand, Ino(100 + second / 2 % 10), second % 2, 100);
+            demand.end_window(SECOND);
+            assert_eq!(demand.busiest(9), [], "second {second}");
+        }
+        for node in 0..5 {
+            sync(&demand, INO, node, 100);
+            demand.end_window(SECOND);
+            let nodes: Vec<u64> = demand.busiest(9).iter().map(|((_, node), _)| *node).collect();
+            assert_eq!(nodes.contains(&node), node >= 2, "node {node}");
+        }
+        rest(&demand, 10);
+        sync(&demand, INO, 9, 100);
+        demand.end_window(SECOND);
+        assert!(demand.busiest(9).iter().all(|((_, node), _)| *node != 9), "it begins anew after a pause");
     }
 
     #[test]
@@ -570,7 +609,7 @@ mod tests {
         assert!(lately(&demand) > 50, "it did");
         let seen = demand.reads_by_node();
         assert_eq!(demand.reads_of_all(), seen[0].1, "one node was read");
-        (0..100).for_each(|_| demand.note_small_sync(INO, 3));
+        sync(&demand, INO, 3, 100);
         demand.end_window(SECOND);
         assert!(demand.reads_by_node() <= seen, "a sync is no read");
     }

@@ -11,7 +11,8 @@ use polymux_types::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::profile::KnownProfile;
 use super::tier_handle::TierHandle;
 use crate::sched::{
-    Deferrable, Direction, Finished, Lane, MoverLimits, Saturation, TierSchedule, Timing, Urgency, Waits,
+    Deferrable, Direction, Finished, Lane, MoverLimits, Saturation, SmallWriteMeter, TierSchedule, Timing, Urgency,
+    Waits,
 };
 
 /// The speed of the device of a tier, and the requests that tell it.
@@ -22,6 +23,8 @@ pub struct TierSpeed {
     pub read_lane: Lane,
     /// Throughput of the device for write-behind data. Writes into the page cache of its file system say nothing about it.
     pub write_lane: Lane,
+    /// Small syncs, and small writes at random that a page cache sends.
+    pub small_writes: SmallWriteMeter,
     /// Whether writers hand it more than it takes.
     pub saturation: Saturation,
     /// The recorded performance of the device, and the lane measurements already included in it.
@@ -36,6 +39,7 @@ impl Default for TierSpeed {
             schedule: TierSchedule::new(MoverLimits::default()),
             read_lane: Lane::default(),
             write_lane: Lane::of_writes(),
+            small_writes: SmallWriteMeter::default(),
             saturation: Saturation::default(),
             profile: Mutex::default(),
             claimed_bytes: AtomicU64::new(0),
@@ -98,13 +102,16 @@ impl TierHandle {
     }
 
     /// Counts a sync that a caller waits for, which is no transfer, until the answer is dropped.
-    pub fn waited_for(self: Arc<Self>) -> WaitedFor {
+    pub fn waited_for(self: Arc<Self>, bytes: SyncedBytes) -> WaitedFor {
         self.speed.schedule.deferral().sync_began();
+        if bytes == SyncedBytes::Few {
+            self.speed.small_writes.sync_began(self.clock.elapsed());
+        }
         let began = match self.speed.schedule.foreground_began() {
             Timing::Timed => Some(self.clock.elapsed()),
             Timing::Untimed => None,
         };
-        WaitedFor { handle: self, began }
+        WaitedFor { handle: self, began, bytes }
     }
 
     /// Bytes were given to the tier that are not on their way to the device yet.
@@ -145,15 +152,28 @@ impl TierHandle {
     }
 }
 
+/// How much a sync has to bring to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncedBytes {
+    /// Few bytes in one place, which cost the device a request.
+    Few,
+    /// So many that the time of the sync is that of their transfer, or an unknown number.
+    Many,
+}
+
 /// A sync of a tier that a caller waits for.
 pub struct WaitedFor {
     handle: Arc<TierHandle>,
     began: Option<Duration>,
+    bytes: SyncedBytes,
 }
 
 impl Drop for WaitedFor {
     fn drop(&mut self) {
         let now = self.handle.clock.elapsed();
+        if self.bytes == SyncedBytes::Few {
+            self.handle.speed.small_writes.sync_ended(now);
+        }
         let finished = self.began.map(|began| Finished { latency: now.saturating_sub(began), now });
         self.handle.speed.schedule.foreground_ended(Direction::Write, 0, finished);
         self.handle.speed.schedule.deferral().sync_ended(now);

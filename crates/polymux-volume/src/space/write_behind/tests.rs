@@ -7,7 +7,7 @@ use polymux_records::parts::{TierMember, TierPresence};
 use polymux_sim::MemoryTier;
 use polymux_types::{Bucket, ManualClock, ObjectId};
 
-use super::super::Purpose;
+use super::super::{Purpose, SyncedBytes};
 use super::gathering::{CLAIM_AGE_MAX, GATHER};
 use super::*;
 use crate::sched::Deferrable;
@@ -201,7 +201,7 @@ fn the_queue_of_a_tier_is_bounded_and_what_is_more_is_left_to_the_kernel() {
 #[test]
 fn beside_a_sync_one_turn_goes_in_each_bound_and_everything_after_it() {
     let stand = Stand::new();
-    let sync = Arc::clone(&stand.tiers[0]).waited_for();
+    let sync = Arc::clone(&stand.tiers[0]).waited_for(SyncedBytes::Few);
     stand.behind.stream(&stand.tiers[0], object(), 0, 20 * MIB);
     for turn in 1..=3 {
         assert!(!stand.behind.step(TierId(0)), "it makes way");
@@ -230,7 +230,7 @@ fn what_a_sync_wrote_out_before_tells_nothing_of_the_speed_of_the_device() {
     let known = speed();
     stand.behind.stream(&stand.tiers[0], object(), 0, 200 * MIB);
     stand.clock.advance(Duration::from_millis(1));
-    drop(Arc::clone(&stand.tiers[0]).waited_for());
+    drop(Arc::clone(&stand.tiers[0]).waited_for(SyncedBytes::Few));
     stand.clock.advance(Duration::from_millis(5));
     // The simulated tier has everything on its device at once.
     while stand.behind.step(TierId(0)) {
