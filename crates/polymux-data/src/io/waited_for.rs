@@ -40,7 +40,7 @@ fn are_few(nodes: &[Range<u64>]) -> bool {
     nodes.iter().map(|nodes| nodes.end - nodes.start).sum::<u64>() <= NODES_MAX
 }
 
-/// How much a sync of a file has to bring to the devices. Nothing is known of what the kernel itself wrote.
+/// How much a sync of a file has to bring to the devices. The bytes that the kernel itself wrote are not known.
 pub(super) fn synced_bytes(file: &FileState) -> SyncedBytes {
     let bytes: u64 = file.durability.unsynced.lock().iter().map(|(_, start, end)| end - start).sum();
     let is_known = bytes > 0 && !file.is_changed_directly();
