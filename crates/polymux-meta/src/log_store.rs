@@ -117,6 +117,15 @@ impl LogStore {
         }
     }
 
+    /// Gives up the memory that outlives the process: committed transactions reach the medium, and nothing is committed after it. For a process that
+    /// ends in order while threads of it still hold the store, whose own end then never comes.
+    pub fn discard_surviving(&self) {
+        let is_durable = self.inner.log.check().is_ok() && self.inner.log.sync(self.inner.log.tail()).is_ok();
+        if is_durable && self.inner.survived.discard() {
+            self.inner.log.discard_surviving();
+        }
+    }
+
     /// Begins to ship to a copy whose files are open.
     #[cfg(test)]
     pub(crate) fn attach_copy(&mut self, options: crate::copy::CopyOptions, directory: crate::copy::CopyDirectory) {
@@ -324,11 +333,8 @@ impl Drop for LogStore {
     fn drop(&mut self) {
         // Stopped before anything else is dropped, so that no thread works on a store without an owner.
         self.background = None;
-        // Committed transactions reach the medium, as if the process had ended in order; synced ones are there already.
-        let is_durable = self.inner.log.check().is_ok() && self.inner.log.sync(self.inner.log.tail()).is_ok();
-        if is_durable && self.inner.survived.discard() {
-            self.inner.log.discard_surviving();
-        }
+        // As if the process had ended in order; synced transactions are durable already.
+        self.discard_surviving();
         match self.copying.take() {
             Some(copying) => drop(copying),
             None if !self.inner.is_poisoned() => self.inner.finish_copy(),

@@ -299,6 +299,9 @@ impl Mounted {
         let Some(drained) = self.drain_within(DRAIN_PATIENCE) else { self.leave_behind() };
         if let Some(store) = &self.store {
             store.finish_copy();
+            if drained.is_ok() {
+                store.discard_surviving();
+            }
         }
         drop(self.control);
         log::info!("volume `{}` is unmounted", self.name);

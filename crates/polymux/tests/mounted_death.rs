@@ -34,6 +34,19 @@ fn die_and_mount(volume: &mut TestVolume) {
 }
 
 #[test]
+fn an_unmount_leaves_no_memory_behind() {
+    let _turn = one_at_a_time();
+    let Some(mut volume) = volume() else { return };
+    let bytes = pattern(1, 700);
+    fs::write(volume.path().join("small"), &bytes).unwrap();
+    assert!(!volume.memory_left().is_empty(), "it is in use while the volume is mounted");
+    volume.unmount();
+    assert_eq!(volume.memory_left(), Vec::<String>::new());
+    volume.mount();
+    assert_eq!(fs::read(volume.path().join("small")).unwrap(), bytes);
+}
+
+#[test]
 fn a_copy_is_whole_although_the_daemon_is_killed_at_once() {
     let _turn = one_at_a_time();
     let Some(mut volume) = volume() else { return };

@@ -169,6 +169,13 @@ impl TestVolume {
         }
     }
 
+    /// Names of the files in the memory that outlives the daemon.
+    pub fn memory_left(&self) -> Vec<String> {
+        let Some(memory) = &self.memory else { return Vec::new() };
+        let entries = std::fs::read_dir(memory.path()).expect("the directory is there");
+        entries.map(|entry| entry.expect("listed").file_name().to_string_lossy().into_owned()).collect()
+    }
+
     /// Whether there is memory that outlives the daemon, as `status` says.
     pub fn has_surviving_memory(&self) -> bool {
         self.polymux(["status", &self.name]).stdout.contains("not flushed yet: outlives the daemon")
