@@ -72,6 +72,9 @@ const REQUEST_NS_UNKNOWN: u64 = 1_000_000;
 /// Requests that a move makes on each device beside those for the bytes: it makes an object and its entry durable, and removes the other.
 pub(super) const REQUESTS_OF_MOVE: u64 = 4;
 
+/// Share of writes in the requests of a range from which on it may move for their sake, although its reads have nothing to gain.
+const WRITTEN_PERCENT_MIN: u8 = 20;
+
 /// A read of a faster tier of which nothing is known is taken to need this part of the time of one of the slower tier.
 const FASTER_BY_UNKNOWN: u64 = 4;
 
@@ -406,7 +409,8 @@ impl Mover {
             let write_ns = self.write_ns_there(piece.tier, target, faster.read_ns, is_faster);
             let faster = DeviceSpeed { write_ns, ..faster };
             let writes_gain = || {
-                tier_reads.small_write_ns(piece.tier).is_some()
+                random.written_percent >= WRITTEN_PERCENT_MIN
+                    && tier_reads.small_write_ns(piece.tier).is_some()
                     && !tier_reads.is_limit(target, Some(piece.tier))
                     && is_half_as_fast_again(faster.request_ns(&random), slower.request_ns(&random))
             };
