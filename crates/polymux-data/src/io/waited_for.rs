@@ -18,6 +18,7 @@ use polymux_records::error::Result;
 use polymux_records::parts::Promotion;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
+use polymux_volume::heat;
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::space::SyncedBytes;
 use smallvec::SmallVec;
@@ -75,8 +76,9 @@ impl DataPath {
         if self.placement.tier_reads.is_pointless() {
             return;
         }
+        let of = if file.direct.growth.grows() { heat::Synced::GrowingFile } else { heat::Synced::OverwrittenFile };
         for node in written.into_iter().flatten() {
-            self.placement.heat.demand.note_small_sync(inode.ino, node);
+            self.placement.heat.demand.note_small_sync(inode.ino, node, of);
         }
     }
 

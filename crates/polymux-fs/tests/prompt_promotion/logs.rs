@@ -68,11 +68,16 @@ fn logs_of_a_directory_that_had_some_begin_on_the_faster_tier_although_it_is_abo
 #[test]
 fn segments_of_a_log_that_are_full_within_a_second_stay_on_the_slower_tier_until_they_are_used_for_longer() {
     let volume = tested(Promotion::Prompt).volume;
-    let segments: Vec<_> = (0..24).map(|number| create(volume.fs(), &format!("segment-{number}"))).collect();
-    for (ino, handle) in &segments {
-        write_all(volume.fs(), *handle, 0, &pattern(2, 2 << 20)).expect("written");
-        move_to_slow(&volume, *ino, None);
-    }
+    let make = |number| {
+        let (ino, handle) = create(volume.fs(), &format!("segment-{number}"));
+        write_all(volume.fs(), handle, 0, &pattern(2, 2 << 20)).expect("written");
+        // From now on it is overwritten.
+        close(volume.fs(), handle).expect("closed");
+        move_to_slow(&volume, ino, None);
+        let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+        (ino, volume.fs().open(&Caller::root(), ino, options).expect("opened"))
+    };
+    let segments: Vec<_> = (0..24).map(make).collect();
     let promoted = || volume.counter("bytes_promoted_at_once");
     for _ in 0..3 {
         segments.iter().for_each(|(_, handle)| append_and_sync(&volume, *handle, 0, 500));

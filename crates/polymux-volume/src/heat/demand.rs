@@ -68,16 +68,18 @@ pub struct DeviceReads {
     stream_bytes: u64,
     /// Small syncs of it that programs waited for.
     syncs: u64,
+    /// Those of a file that grows, which goes on with its next range.
+    syncs_of_growth: u64,
     /// Small writes at random that a page cache sent.
     writes: u64,
 }
 
 impl DeviceReads {
-    /// Windows that one with these requests counts for. A log leaves each node within a second, and goes on in the next: in a file that is synced
-    /// steadily no node needs more windows, and in another one syncs alone count for none.
+    /// Windows that one with these requests counts for. A log leaves each node within a second, and goes on in the next: in a file that grows or is
+    /// synced steadily no node needs more windows, and in another one syncs alone count for none.
     fn windows(self, steadily_synced: &BTreeSet<Ino>, ino: Ino) -> u8 {
         match (self.random | self.writes, self.syncs) {
-            (_, 1..) if steadily_synced.contains(&ino) => WINDOWS_SURE,
+            (_, 1..) if self.syncs_of_growth > 0 || steadily_synced.contains(&ino) => WINDOWS_SURE,
             (0, _) => 0,
             _ => 1,
         }
@@ -194,6 +196,15 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The file of a small sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// One that grows.
+    GrowingFile,
+    /// One whose bytes are overwritten.
+    OverwrittenFile,
+}
+
 /// The demand of all files of a volume.
 #[derive(Debug, Default)]
 pub struct DeviceDemand {
@@ -256,9 +267,10 @@ impl DeviceDemand {
     }
 
     /// Notes a sync of a few bytes of a node, which costs the device a request.
-    pub fn note_small_sync(&self, ino: Ino, node: u64) {
+    pub fn note_small_sync(&self, ino: Ino, node: u64, of: Synced) {
         self.note_in_window(ino, node, |noted| {
             noted.syncs = noted.syncs.saturating_add(1);
+            noted.syncs_of_growth = noted.syncs_of_growth.saturating_add(u64::from(of == Synced::GrowingFile));
         });
     }
 
@@ -410,7 +422,7 @@ mod tests {
     }
 
     fn sync(demand: &DeviceDemand, ino: Ino, node: u64, count: u64) {
-        (0..count).for_each(|_| demand.note_small_sync(ino, node));
+        (0..count).for_each(|_| demand.note_small_sync(ino, node, Synced::OverwrittenFile));
     }
 
     fn rest(demand: &DeviceDemand, seconds: u32) {

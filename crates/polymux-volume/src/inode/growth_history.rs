@@ -47,6 +47,11 @@ impl GrowthHistory {
     pub fn is_steady(&self) -> bool {
         self.is_steady.load(Ordering::Acquire) && !self.grew.load(Ordering::Acquire)
     }
+
+    /// Whether it was made longer since a description for changes was closed.
+    pub fn grows(&self) -> bool {
+        self.grew.load(Ordering::Acquire)
+    }
 }
 
 #[cfg(test)]
