@@ -143,7 +143,9 @@ fn a_hot_set_that_changes_every_minute_is_fast_each_time_and_written_once() {
         let mut rates = Vec::new();
         let written = stand.written_during(|stand| rates = stand.read(&hot, 8));
         assert!(rates[7] >= 5_000.0, "phase {phase}: {rates:?}");
-        assert!(written <= HOT_BYTES * 3 / 2, "phase {phase}: {written} bytes");
+        // Before the first phase the SSD holds files that are read as little as all others: hardly any of them comes back.
+        let written_max = if phase == 0 { HOT_BYTES * 4 / 3 } else { HOT_BYTES * 3 / 2 };
+        assert!(written <= written_max, "phase {phase}: {written} bytes");
     }
 }
 

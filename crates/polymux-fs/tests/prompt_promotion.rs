@@ -3,11 +3,10 @@
 
 mod common;
 
-#[path = "prompt_promotion/logs.rs"]
-mod logs;
-
 #[path = "prompt_promotion/load_balance.rs"]
 mod load_balance;
+#[path = "prompt_promotion/logs.rs"]
+mod logs;
 #[path = "prompt_promotion/messages.rs"]
 mod messages;
 #[path = "prompt_promotion/ping_pong.rs"]

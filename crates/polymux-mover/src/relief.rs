@@ -419,14 +419,13 @@ impl Mover {
             }
             // For what would only have cost as much as its move the means count, and only where they differ: what is read alike would change
             // places for it again and again.
-            let read_ns = self.placement.tier_reads.small_read_ns(target).unwrap_or(faster.read_ns);
+            let read_ns = tier_reads.small_read_ns(target).unwrap_or(faster.read_ns);
             let faster_mean = DeviceSpeed { read_ns, ..faster };
             let differs = is_half_as_fast_again(faster_mean.request_ns(&random), slower.request_ns(&random));
             let has_room = fill.fits_below(piece.bytes, fill.high_mark);
-            let back = (!has_room).then(|| self.placement.tier_reads.speed_of_moves(piece.tier));
+            let back = (!has_room).then(|| tier_reads.speed_of_moves(piece.tier));
             let of_file = REQUESTS_OF_MOVE.saturating_mul(slower.read_ns.saturating_add(faster.read_ns));
-            let cost =
-                move_ns(piece.bytes, self.placement.tier_reads.speed_of_moves(target), back).saturating_add(of_file);
+            let cost = move_ns(piece.bytes, tier_reads.speed_of_moves(target), back).saturating_add(of_file);
             let benefit = Benefit {
                 pays_back_seconds: pay_back_seconds(cost, saved_ns_per_second(&random, &slower, &faster)),
                 is_overdue: differs && lost_ns(&random, &slower, &faster_mean) >= cost,
@@ -436,7 +435,7 @@ impl Mover {
         let mut worth: Vec<Worth> = table.offered()[..own].iter().filter(takes).filter_map(worth).collect();
         // One that has more to read than it can serve comes last, unless people chose the order.
         if context.preferred.is_empty() {
-            worth.sort_by_key(|worth| self.placement.tier_reads.is_limit(worth.target, None));
+            worth.sort_by_key(|worth| tier_reads.is_limit(worth.target, None));
         }
         worth
     }

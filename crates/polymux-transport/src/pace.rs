@@ -148,12 +148,16 @@ mod tests {
             true
         });
         assert_eq!(looks, 0);
-        // It is there at the first look: the time for a second one may pass while other programs have the processor.
-        after_quick(QUICK_MIN).wait(|| {
-            looks += 1;
-            true
-        });
-        assert_eq!(looks, 1);
+        // Its time may pass between two looks, while other programs have the processor.
+        let looks_three_times = |_| {
+            let mut looks = 0;
+            after_quick(QUICK_MIN).wait(|| {
+                looks += 1;
+                looks == 3
+            });
+            looks == 3
+        };
+        assert!((0..1000).any(looks_three_times));
     }
 
     #[test]

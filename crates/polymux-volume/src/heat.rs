@@ -37,7 +37,7 @@ mod table;
 mod window;
 
 pub use clock::LogicalClock;
-pub use demand::{MINUTES_REMEMBERED, Synced, at_least, at_least_alone, follow};
+pub use demand::{MINUTES_REMEMBERED, SyncOf, at_least, at_least_alone, follow};
 pub use device_reads::{MINUTES, Minutes};
 pub use grown::GrownFiles;
 pub use read_use::{ReadUse, ReadUses};

@@ -13,8 +13,8 @@ use super::block_of;
 use super::read::Ahead;
 use crate::data_path::DataPath;
 
-/// Bytes of a read or write up to which it costs its device a request, and not the transfer of its bytes.
-const SMALL_MAX: usize = 64 << 10;
+/// Bytes of a read, write or sync up to which it costs its device a request, and not the transfer of its bytes.
+pub(super) const SMALL_MAX: usize = 64 << 10;
 
 impl DataPath {
     /// Notes a read and the bytes of it that devices served.

@@ -18,18 +18,16 @@ use polymux_records::error::Result;
 use polymux_records::parts::Promotion;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
-use polymux_volume::heat;
+use polymux_volume::heat::SyncOf;
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::space::SyncedBytes;
 use smallvec::SmallVec;
 
+use super::heat::SMALL_MAX;
 use crate::data_path::DataPath;
 
 /// Range nodes that a small sync covers at most: neighbours, so that both have bytes of it.
 const NODES_MAX: u64 = 2;
-
-/// Bytes up to which a sync costs its device a request, and not their transfer.
-const SYNCED_BYTES_FEW_MAX: u64 = 64 << 10;
 
 /// Range nodes with bytes that no sync has made durable, by object.
 fn unsynced_nodes(file: &FileState) -> SmallVec<[Range<u64>; 4]> {
@@ -45,7 +43,7 @@ fn are_few(nodes: &[Range<u64>]) -> bool {
 pub(super) fn synced_bytes(file: &FileState) -> SyncedBytes {
     let bytes: u64 = file.durability.unsynced.lock().iter().map(|(_, start, end)| end - start).sum();
     let is_known = bytes > 0 && !file.is_changed_directly();
-    if is_known && bytes <= SYNCED_BYTES_FEW_MAX { SyncedBytes::Few } else { SyncedBytes::Many }
+    if is_known && bytes <= SMALL_MAX as u64 { SyncedBytes::Few } else { SyncedBytes::Many }
 }
 
 impl DataPath {
@@ -76,7 +74,7 @@ impl DataPath {
         if self.placement.tier_reads.is_pointless() {
             return;
         }
-        let of = if file.direct.growth.grows() { heat::Synced::GrowingFile } else { heat::Synced::OverwrittenFile };
+        let of = if file.direct.growth.grows() { SyncOf::GrowingFile } else { SyncOf::OverwrittenFile };
         for node in written.into_iter().flatten() {
             self.placement.heat.demand.note_small_sync(inode.ino, node, of);
         }

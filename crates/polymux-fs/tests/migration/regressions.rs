@@ -29,17 +29,22 @@ impl Hook for AtSync {
     }
 }
 
+/// A volume of tiers with these capacities, of which one has a hook.
+fn volume_with_hook<H: Hook + 'static>(capacities: &[u64], place: usize, hook: &Arc<H>) -> Volume {
+    let hook = hook.clone();
+    Volume::wrapping(capacities, move |index, tier| match index == place {
+        true => Arc::new(HookedTier::new(tier, hook.clone())),
+        false => tier,
+    })
+}
+
 /// The append lock was not taken for a file that ends exactly where the moved range ends: the append went to the old tier
 /// while the tail was given to the new one, and its bytes were cut off with the old object's tail.
 #[test]
 fn an_append_to_a_file_that_ends_with_the_moved_node_is_not_lost() {
     for size in [2 * MIB, 2 * MIB - 4096] {
         let hook = Arc::new(AtSync { before: AtomicU32::new(0), tell: Mutex::new(None) });
-        let wrapped = hook.clone();
-        let volume = Volume::wrapping(&[64 * MIB, 64 * MIB], move |index, tier| match index {
-            0 => Arc::new(HookedTier::new(tier, wrapped.clone())),
-            _ => tier,
-        });
+        let volume = volume_with_hook(&[64 * MIB, 64 * MIB], 0, &hook);
         let (ino, handle) = create(volume.fs(), "f");
         // A second node in front, so that the file is not switched under its barrier.
         let mut data = pattern(1, usize::try_from(2 * MIB + size).expect("fits"));
@@ -122,11 +127,7 @@ impl Hook for AtRead {
 #[test]
 fn setting_the_size_that_a_file_has_stops_no_move() {
     let hook = Arc::new(AtRead { tell: Mutex::new(None), done: Mutex::new(None) });
-    let wrapped = hook.clone();
-    let volume = Volume::wrapping(&[64 * MIB, 64 * MIB], move |index, tier| match index {
-        0 => Arc::new(HookedTier::new(tier, wrapped.clone())),
-        _ => tier,
-    });
+    let volume = volume_with_hook(&[64 * MIB, 64 * MIB], 0, &hook);
     let (ino, handle) = create(volume.fs(), "rows.db");
     let data = pattern(1, crate::mebibytes(8));
     write_all(volume.fs(), handle, 0, &data).expect("written");
@@ -159,11 +160,7 @@ fn setting_the_size_that_a_file_has_stops_no_move() {
 #[test]
 fn a_block_that_leaves_the_target_of_a_move_and_comes_back_with_it_keeps_its_bytes() {
     let hook = Arc::new(AtRead { tell: Mutex::new(None), done: Mutex::new(None) });
-    let wrapped = hook.clone();
-    let volume = Volume::wrapping(&[4 * MIB, 64 * MIB], move |index, tier| match index {
-        1 => Arc::new(HookedTier::new(tier, wrapped.clone())),
-        _ => tier,
-    });
+    let volume = volume_with_hook(&[4 * MIB, 64 * MIB], 1, &hook);
     let fs = volume.fs();
     let (ino, handle) = create(fs, "f");
     let half = 512 * 1024_u64;

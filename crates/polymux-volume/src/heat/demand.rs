@@ -3,7 +3,7 @@
 //! Invariants:
 //! * Random reads count if a device served them: reads served from memory are no demand. A sync of a few bytes counts as one of them
 //!   (docs/design/0034), and so does a small write at random that a page cache sends (docs/design/0033). A node is reported when it was read in
-//!   three windows, or its file was synced in three: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range
+//!   three windows, or a file that grows, or was synced in three, was synced there: a burst is no habit. Of streams the bytes that programs took are noted; they keep a range
 //!   where it is, and move none.
 //! * Beside its rate a node has the number of reads that were served since it moved, which halves in seven minutes: its cost so far;
 //!   the reads wherever it lay, without syncs and writes: those that a faster tier of another size would have served; and those of about a minute.
@@ -198,7 +198,7 @@ fn milliseconds(time: Duration) -> u64 {
 
 /// The file of a small sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Synced {
+pub enum SyncOf {
     /// One that grows.
     GrowingFile,
     /// One whose bytes are overwritten.
@@ -267,10 +267,10 @@ impl DeviceDemand {
     }
 
     /// Notes a sync of a few bytes of a node, which costs the device a request.
-    pub fn note_small_sync(&self, ino: Ino, node: u64, of: Synced) {
+    pub fn note_small_sync(&self, ino: Ino, node: u64, of: SyncOf) {
         self.note_in_window(ino, node, |noted| {
             noted.syncs = noted.syncs.saturating_add(1);
-            noted.syncs_of_growth = noted.syncs_of_growth.saturating_add(u64::from(of == Synced::GrowingFile));
+            noted.syncs_of_growth = noted.syncs_of_growth.saturating_add(u64::from(of == SyncOf::GrowingFile));
         });
     }
 
@@ -422,7 +422,7 @@ mod tests {
     }
 
     fn sync(demand: &DeviceDemand, ino: Ino, node: u64, count: u64) {
-        (0..count).for_each(|_| demand.note_small_sync(ino, node, Synced::OverwrittenFile));
+        (0..count).for_each(|_| demand.note_small_sync(ino, node, SyncOf::OverwrittenFile));
     }
 
     fn rest(demand: &DeviceDemand, seconds: u32) {

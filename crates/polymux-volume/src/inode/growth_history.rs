@@ -45,7 +45,7 @@ impl GrowthHistory {
 
     /// Whether the file was only overwritten, as far as is known.
     pub fn is_steady(&self) -> bool {
-        self.is_steady.load(Ordering::Acquire) && !self.grew.load(Ordering::Acquire)
+        self.is_steady.load(Ordering::Acquire) && !self.grows()
     }
 
     /// Whether it was made longer since a description for changes was closed.
