@@ -27,10 +27,6 @@ fn told(volume: &TestVolume, arguments: &[&str]) -> serde_json::Value {
     if told.is_array() { told[0].clone() } else { told }
 }
 
-fn io_of(volume: &TestVolume, path: &Path) -> String {
-    told(volume, &["where", "--json", text(path)])["io"].as_str().expect("words").to_owned()
-}
-
 fn passthrough(volume: &TestVolume) -> String {
     told(volume, &["status", "--json", &volume.name])["passthrough"].as_str().expect("words").to_owned()
 }
@@ -57,11 +53,19 @@ fn closed_file(volume: &TestVolume, name: &str, content: &[u8]) -> std::path::Pa
     let path = volume.path().join(name);
     let mut file = File::create(&path).expect("made");
     file.write_all(content).and_then(|()| file.sync_all()).expect("written");
-    drop(file);
+    close(volume, file, &path);
     // A file that was only overwritten when it was open last is passed through for changes.
     let file = open(&path);
     file.write_all_at(&content[..1], 0).and_then(|()| file.sync_all()).expect("overwritten");
+    close(volume, file, &path);
     path
+}
+
+/// Closes a file and waits until the volume has heard of it. A process that another test starts at this moment has every descriptor of this one until
+/// it executes its program, and a file is not passed through beside a description that goes through the daemon.
+fn close(volume: &TestVolume, file: File, path: &Path) {
+    drop(file);
+    wait_until("the file is closed", || volume.io_of(path).contains("when it is opened"));
 }
 
 fn open(path: &Path) -> File {
@@ -71,7 +75,7 @@ fn open(path: &Path) -> File {
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(120), "{what}: not within half a minute");
+        assert!(began.elapsed() < Duration::from_secs(120), "{what}: not within two minutes");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -82,7 +86,7 @@ fn reads_and_writes_of_a_whole_file_cost_no_message_and_where_says_why() {
     assert_eq!(passthrough(&volume), "on, no file is passed through now");
     let mut expected = Random::new(1).bytes(MIB);
     let path = closed_file(&volume, "file", &expected);
-    assert_eq!(io_of(&volume, &path), "passed through to its object when it is opened");
+    assert_eq!(volume.io_of(&path), "passed through to its object when it is opened");
     let file = open(&path);
     let before = messages(&volume);
     let mut random = Random::new(2);
@@ -99,7 +103,7 @@ fn reads_and_writes_of_a_whole_file_cost_no_message_and_where_says_why() {
     for name in ["read", "write"] {
         assert_eq!(after.get(name), before.get(name), "the daemon is not asked to {name}");
     }
-    assert_eq!(io_of(&volume, &path), "passed through to its object, also for changes");
+    assert_eq!(volume.io_of(&path), "passed through to its object, also for changes");
     assert_eq!(passthrough(&volume), "on, 1 open file is passed through now");
     assert_eq!(file.metadata().expect("there").len(), MIB as u64);
     file.write_all_at(b"longer", MIB as u64).expect("written");
@@ -109,7 +113,7 @@ fn reads_and_writes_of_a_whole_file_cost_no_message_and_where_says_why() {
     drop(file);
     assert!(fs::read(&path).expect("read") == expected);
     let new = File::create(volume.path().join("new")).expect("made");
-    let said = io_of(&volume, &volume.path().join("new"));
+    let said = volume.io_of(&volume.path().join("new"));
     assert_eq!(said, "through the daemon: it has no object yet");
     drop(new);
 }
@@ -125,9 +129,9 @@ fn a_rule_keeps_files_with_the_daemon_so_that_they_can_move_while_they_are_open(
     let content = Random::new(3).bytes(MIB);
     let [free, ruled, read] = ["a.bin", "a.db", "a.log"].map(|name| closed_file(&volume, name, &content));
     let held = [&free, &ruled, &read].map(|path| open(path));
-    assert_eq!(io_of(&volume, &free), "passed through to its object, also for changes");
-    assert!(io_of(&volume, &ruled).starts_with("through the daemon: passthrough is off for it"));
-    assert_eq!(io_of(&volume, &read), "through the daemon: passthrough is for reading only");
+    assert_eq!(volume.io_of(&free), "passed through to its object, also for changes");
+    assert!(volume.io_of(&ruled).starts_with("through the daemon: passthrough is off for it"));
+    assert_eq!(volume.io_of(&read), "through the daemon: passthrough is for reading only");
     let finished = volume.polymux(["migrate", text(&ruled), "--to", "slow", "--wait"]);
     assert!(finished.is_success(), "it moves while it is open: {}", finished.text());
     let asked = volume.polymux(["migrate", text(&free), "--to", "slow"]);
@@ -141,7 +145,7 @@ fn a_rule_keeps_files_with_the_daemon_so_that_they_can_move_while_they_are_open(
         volume.bytes_per_tier(&free).get("fast").is_none_or(|bytes| *bytes < 100_000)
     });
     let reader = File::open(&read).expect("opened");
-    assert_eq!(io_of(&volume, &read), "passed through to its object, for reading");
+    assert_eq!(volume.io_of(&read), "passed through to its object, for reading");
     drop(reader);
     assert!(fs::read(&free).expect("read") == content && fs::read(&ruled).expect("read") == content);
 }
@@ -172,7 +176,7 @@ fn a_file_that_is_open_over_the_death_of_the_daemon_stays_where_it_is_and_is_see
     expected[100..106].copy_from_slice(b"after!");
     expected[200..206].copy_from_slice(b"beside");
     assert!(fs::read(&path).expect("read") == expected, "by the new mount");
-    assert!(io_of(&volume, &path).starts_with("held by a program"), "{}", io_of(&volume, &path));
+    assert!(volume.io_of(&path).starts_with("held by a program"), "{}", volume.io_of(&path));
     for moved in [&path, &other] {
         let asked = volume.polymux(["migrate", text(moved), "--to", "slow"]);
         assert!(asked.is_success(), "{}", asked.text());
