@@ -18,6 +18,7 @@ mod holders;
 mod inline;
 mod inline_move;
 mod layout_change;
+mod log_growth;
 mod objects;
 mod passthrough;
 mod read;

@@ -140,6 +140,26 @@ fn a_file_with_room_reserved_on_several_tiers_is_as_it_was_synced_in_every_crash
     }
 }
 
+/// The end of a log moves to the faster tier between two syncs.
+#[test]
+fn a_log_that_goes_on_on_a_faster_tier_is_as_it_was_synced_in_every_crash_state() {
+    if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
+        let count = from_environment("POLYMUX_CRASH_STREAMS").unwrap_or(6);
+        campaign::expect_none("logs", &[Share { suite: Suite::Logs, stride: 1, count }], seed(), EFFORT);
+    }
+}
+
+/// The logs of the test above do go on elsewhere: without the sync before it the fault shows.
+#[test]
+fn a_log_that_goes_on_elsewhere_before_its_size_is_settled_is_found() {
+    let share = Share { suite: Suite::Logs, stride: 1, count: 6 };
+    let plant = || PlantedFault::plant(Some(PlantedFault::SpreadAppendNotSettled));
+    let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, plant, 1);
+    report.print("SpreadAppendNotSettled in logs");
+    let first = report.violations.first().expect("planted and not found");
+    println!("  {}", first.lines().take(2).collect::<Vec<_>>().join(": "));
+}
+
 fn look_at_streams(suite: Suite) {
     let streams: Option<usize> = from_environment("POLYMUX_CRASH_STREAMS");
     let short = if suite == Suite::Stream { 4 } else { 1 };

@@ -126,7 +126,7 @@ impl Mover {
             match self.whole_range(&inode) {
                 Ok(Some(range)) => {
                     job.is_whole = true;
-                    job.bytes_total = start_of(range.end - range.start);
+                    job.progress.bytes_total = start_of(range.end - range.start);
                     job.scope = Scope::Ranges(VecDeque::from([range]));
                 }
                 Ok(None) => return ended_at_once(job, Outcome::Over),
@@ -137,9 +137,9 @@ impl Mover {
         let Scope::Ranges(ranges) = &mut job.scope else { unreachable!("the whole became a range above") };
         // A part whose writers are kept out is one node. Where there are no holes, an object is all of its file or nothing.
         let (form, nodes_max) = match self.holds_parts(target) {
-            true if job.stops >= STOPS_MAX && alone => (Form::Locked, 1),
+            true if job.setbacks.stops >= STOPS_MAX && alone => (Form::Locked, 1),
             true => (Form::Optimistic, BATCH_NODES),
-            false if job.stops >= STOPS_OF_WHOLE_MAX && alone => (Form::Locked, u64::MAX / BLOCKS_PER_NODE),
+            false if job.setbacks.stops >= STOPS_OF_WHOLE_MAX && alone => (Form::Locked, u64::MAX / BLOCKS_PER_NODE),
             false => (Form::Optimistic, u64::MAX / BLOCKS_PER_NODE),
         };
         let taken = take_nodes(ranges, nodes_max);
@@ -149,7 +149,7 @@ impl Mover {
         let gaps = if is_whole && selection.leaves_nothing(&inode) { Gaps::None } else { Gaps::Follow };
         let (part, outcome) = match self.begin_part(&inode, &taken, selection, gaps) {
             Ok(Beginning::Part(part)) => {
-                let arrived = job.arrived.begin(bytes_of(&taken));
+                let arrived = job.progress.arrived.begin(bytes_of(&taken));
                 (Some(Part { pace: job.pace.clone(), arrived, ..*part }), None)
             }
             Ok(Beginning::NothingToMove) => (None, Some(Outcome::Advanced)),
@@ -189,8 +189,8 @@ impl Mover {
 
     fn interrupt_share(&self, share: &mut Share, interrupt: Interrupt) {
         let part = share.part.take().expect("only a part that was begun is interrupted");
-        share.job.bytes_copied += part.bytes_copied;
-        share.job.arrived.end();
+        share.job.progress.bytes_copied += part.bytes_copied;
+        share.job.progress.arrived.end();
         self.give_up_part(&part, &interrupt);
         share.outcome = Some(Outcome::Interrupted(interrupt));
     }
@@ -224,7 +224,7 @@ impl Mover {
         match committed {
             Ok(()) => {
                 let part = share.part.take().expect("it was there");
-                share.job.bytes_copied += part.bytes_copied;
+                share.job.progress.bytes_copied += part.bytes_copied;
                 self.end_part(&part);
                 share.outcome = Some(Outcome::Advanced);
             }
@@ -248,8 +248,8 @@ fn end_share(share: Share) -> (Job, Outcome) {
     let outcome = outcome.expect("every share has an outcome");
     match (&outcome, &mut job.scope) {
         (Outcome::Advanced, _) => {
-            job.bytes_done += bytes_of(&taken);
-            job.stops = 0;
+            job.progress.bytes_done += bytes_of(&taken);
+            job.setbacks.stops = 0;
         }
         (Outcome::Again | Outcome::Interrupted(_), Scope::Ranges(ranges)) => {
             taken.into_iter().rev().for_each(|range| ranges.push_front(range));

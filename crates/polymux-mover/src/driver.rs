@@ -64,7 +64,7 @@ impl Mover {
         let takes_share = batch.jobs.iter().all(|job| job.pace.get() == MoverPace::TakesShare);
         let ended = self.carry_out_batch(target, batch.jobs);
         if takes_share {
-            let copied = ended.iter().map(|(job, _)| job.bytes_copied).sum();
+            let copied = ended.iter().map(|(job, _)| job.progress.bytes_copied).sum();
             self.placement.tier_reads.note_shared_batch(
                 target,
                 copied,
@@ -96,7 +96,8 @@ impl Mover {
                 if handle.headroom() < length { Err(WaitsFor::Room(Some(tier))) } else { Ok(tier) }
             }
             Destination::AwayFrom(tier) => {
-                let request = Request { length, file_end: job.bytes_total.max(1), partial: true, except: Some(tier) };
+                let request =
+                    Request { length, file_end: job.progress.bytes_total.max(1), partial: true, except: Some(tier) };
                 // One that is gone has an end of its own.
                 let Ok(inode) = self.volume.inode(job.ino) else { return self.any_tier_but(tier) };
                 self.tier_to_drain_to(&inode, &request, tier).ok_or(WaitsFor::Room(None))
@@ -135,15 +136,15 @@ impl Mover {
             Outcome::Over => self.finish_job(job),
             Outcome::Again => self.moves.put_back(job, self.volume.clock.elapsed()),
             Outcome::Interrupted(interrupt) => {
-                job.stops += u32::from(!matches!(interrupt, Interrupt::PassedThrough));
-                job.interruptions += 1;
+                job.setbacks.stops += u32::from(!matches!(interrupt, Interrupt::PassedThrough));
+                job.setbacks.interruptions += 1;
                 self.interrupted(job, interrupt, target);
             }
         }
     }
 
     fn interrupted(&self, job: Job, interrupt: Interrupt, target: TierId) {
-        let many = job.stops > STOPS_MAX + FAILURES_MAX;
+        let many = job.setbacks.stops > STOPS_MAX + FAILURES_MAX;
         let waits_for = match interrupt {
             Interrupt::Stopped => {
                 Counters::count(&self.volume.counters.moves_stopped);
@@ -206,8 +207,8 @@ impl Mover {
             // It grew where it was while it was being moved.
             Ok(true) => {
                 job.scope = Scope::Whole;
-                job.reruns += 1;
-                job.bytes_done = 0;
+                job.setbacks.reruns += 1;
+                job.progress.bytes_done = 0;
                 self.moves.put_back(job, now);
             }
             Err(error) => self.moves.finish(job, JobState::Failed(error.to_string()), now),
@@ -225,7 +226,7 @@ impl Mover {
         self.compact_objects(&inode, file)?;
         match job.destination {
             Destination::AwayFrom(tier) => Ok(file.layout.read().slot_of(tier).is_some()),
-            Destination::To(target) if job.is_whole && job.reruns < RERUNS_MAX && !is_unwanted(&inode) => {
+            Destination::To(target) if job.is_whole && job.setbacks.reruns < RERUNS_MAX && !is_unwanted(&inode) => {
                 let selection = Selection { from: job.leaves, target };
                 let all = std::slice::from_ref(&(0..polymux_records::blockmap::END));
                 Ok(!selection.runs(&file.layout.read(), all, file.size()).is_empty())
@@ -341,7 +342,7 @@ pub(super) fn scope_of(ranges: Option<Vec<std::ops::Range<u64>>>) -> Scope {
 /// Whether a job joins those that were taken already.
 fn fits(taken: &[Job], job: &Job) -> bool {
     let together: u64 = taken.iter().map(Job::bytes_left).sum();
-    let goes_alone = |job: &Job| job.stops >= STOPS_MAX;
+    let goes_alone = |job: &Job| job.setbacks.stops >= STOPS_MAX;
     taken.len() < BATCH_FILES
         && together + job.bytes_left() <= BATCH_BYTES
         && taken.first().is_none_or(|first| first.pace.get() == job.pace.get())

@@ -6,15 +6,17 @@
 //! * Nothing is asked of a tier or an inode while the queue is locked.
 //! * A parked job comes back when the event that it waits for was counted after it was parked, never by itself.
 
+mod job;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use polymux_records::report::{Benefit, Destination, JobId, JobReport, JobState, MoveReason, MovesReport, WaitsFor};
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use polymux_types::{Ino, TierId};
 use polymux_volume::sched::MoverPace;
+
+pub(crate) use self::job::{ArrivedBytes, Job, Order, PaceOfJob, Scope};
 
 /// Ended jobs that are remembered.
 const FINISHED_MAX: usize = 256;
@@ -38,138 +40,6 @@ const SETTLE_ATTEMPTS: u32 = 4;
 
 /// Jobs of each kind that a report lists.
 const LISTED_MAX: usize = 100;
-
-/// Which blocks of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// All, as many as there are when it begins.
-    Whole,
-    /// These, in order.
-    Ranges(VecDeque<Range<u64>>),
-}
-
-/// A requested migration.
-#[derive(Clone, Debug)]
-pub(crate) struct Order {
-    pub ino: Ino,
-    pub scope: Scope,
-    pub destination: Destination,
-    /// The tier that the bytes are taken off, where the order is about that.
-    pub leaves: Option<TierId>,
-    pub reason: MoveReason,
-    pub(crate) pace: MoverPace,
-    pub bytes: u64,
-}
-
-/// The pace of a job, which may become another while a mover has it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PaceOfJob(Arc<AtomicBool>);
-
-impl PaceOfJob {
-    fn new(pace: MoverPace) -> Self {
-        Self(Arc::new(AtomicBool::new(pace == MoverPace::TakesShare)))
-    }
-
-    /// The pace now.
-    pub(super) fn get(&self) -> MoverPace {
-        if self.0.load(Ordering::Relaxed) { MoverPace::TakesShare } else { MoverPace::Polite }
-    }
-
-    fn hurry(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Bytes of the part that a mover has in hand which lie on the target already, where they count as used.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ArrivedBytes(Arc<Arrived>);
-
-#[derive(Debug, Default)]
-struct Arrived {
-    /// Blocks that are written meanwhile are copied once more.
-    copied: AtomicU64,
-    of_part: AtomicU64,
-}
-
-impl ArrivedBytes {
-    /// A part of so many bytes begins; it counts them here.
-    pub(super) fn begin(&self, bytes: u64) -> Self {
-        self.0.copied.store(0, Ordering::Relaxed);
-        self.0.of_part.store(bytes, Ordering::Relaxed);
-        self.clone()
-    }
-
-    /// More were copied.
-    pub(super) fn add(&self, bytes: u64) {
-        self.0.copied.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// The part ended: its bytes count as done, or are to be copied anew.
-    pub(super) fn end(&self) {
-        let _of_no_part = self.begin(0);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.copied.load(Ordering::Relaxed).min(self.0.of_part.load(Ordering::Relaxed))
-    }
-}
-
-/// One file on its way.
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(super) id: JobId,
-    pub(super) ino: Ino,
-    pub(super) scope: Scope,
-    pub(super) destination: Destination,
-    pub(super) leaves: Option<TierId>,
-    pub(super) reason: MoveReason,
-    pub(super) pace: PaceOfJob,
-    /// The pace that it has unless others wait behind it.
-    own_pace: MoverPace,
-    pub(super) submitted: Duration,
-    pub(super) bytes_total: u64,
-    pub(super) bytes_done: u64,
-    pub(super) bytes_copied: u64,
-    pub(super) arrived: ArrivedBytes,
-    /// Times in a row that its copy was given up.
-    pub(super) stops: u32,
-    pub(super) interruptions: u32,
-    /// The job covers the whole file, however long it becomes; the number of restarts for appended data.
-    pub(super) is_whole: bool,
-    pub(super) reruns: u32,
-    /// It was taken back while a mover had it.
-    pub(super) is_cancelled: bool,
-}
-
-impl Job {
-    /// Bytes that it still has to move.
-    pub(super) fn bytes_left(&self) -> u64 {
-        self.bytes_total.saturating_sub(self.bytes_done)
-    }
-
-    /// The tier that alone is moved from; `None`: whatever is not at the destination moves.
-    pub(super) fn source_only(&self) -> Option<TierId> {
-        match self.destination {
-            Destination::AwayFrom(tier) => Some(tier),
-            Destination::To(_) => self.leaves,
-        }
-    }
-
-    fn report(&self, state: JobState, now: Duration) -> JobReport {
-        JobReport {
-            id: self.id,
-            ino: self.ino,
-            reason: self.reason,
-            destination: self.destination,
-            state,
-            bytes_total: self.bytes_total,
-            bytes_done: self.bytes_done,
-            bytes_copied: self.bytes_copied,
-            interruptions: self.interruptions,
-            age_ms: u64::try_from(now.saturating_sub(self.submitted).as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-}
 
 #[derive(Debug)]
 struct ParkedJob {
@@ -253,29 +123,10 @@ fn settled_target(
 impl MoveQueue {
     /// Takes a job in; `None` where the same is wanted already.
     pub(crate) fn submit(&self, order: Order, now: Duration) -> Option<JobId> {
-        let Order { ino, scope, destination, leaves, reason, pace, bytes: bytes_total } = order;
+        let reason = order.reason;
         let mut state = self.state.lock();
         let id = JobId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
-        let job = Job {
-            id,
-            ino,
-            scope,
-            destination,
-            leaves,
-            reason,
-            pace: PaceOfJob::new(pace),
-            own_pace: pace,
-            submitted: now,
-            bytes_total,
-            bytes_done: 0,
-            bytes_copied: 0,
-            arrived: ArrivedBytes::default(),
-            stops: 0,
-            interruptions: 0,
-            is_whole: false,
-            reruns: 0,
-            is_cancelled: false,
-        };
+        let job = Job::new(id, order, now);
         // User requests are always accepted: ranges may differ, and each request ends separately.
         if reason != MoveReason::User && !state.wanted.insert(wanted_key(&job)) {
             return None;
@@ -336,7 +187,7 @@ impl MoveQueue {
         let State { ready, parked, .. } = &mut *state;
         let waiting = ready.values_mut().chain(parked.values_mut().map(|parked| &mut parked.job));
         let is_stale = |job: &&mut Job| {
-            let has_begun = job.bytes_done > 0;
+            let has_begun = job.progress.bytes_done > 0;
             job.own_pace == MoverPace::TakesShare && !has_begun && now.saturating_sub(job.submitted) > age
         };
         for job in waiting.filter(is_stale) {
@@ -444,10 +295,8 @@ impl MoveQueue {
     /// Records the progress of a mover, for reports.
     pub(super) fn note_progress(&self, job: &Job) {
         if let Some(running) = self.state.lock().running.get_mut(&job.id) {
-            running.bytes_done = job.bytes_done;
-            running.bytes_copied = job.bytes_copied;
-            running.bytes_total = job.bytes_total;
-            running.arrived.end();
+            running.progress.clone_from(&job.progress);
+            running.progress.arrived.end();
         }
     }
 
@@ -488,7 +337,7 @@ impl MoveQueue {
         if job.is_cancelled {
             Self::end(&mut state, &job, JobState::Cancelled, now);
         } else {
-            let rests_until = now + REST_UNIT * job.stops.saturating_sub(FAILURES_IN_A_ROW).min(RESTS_MAX);
+            let rests_until = now + REST_UNIT * job.setbacks.stops.saturating_sub(FAILURES_IN_A_ROW).min(RESTS_MAX);
             state.parked.insert(job.id, ParkedJob { job, waits_for, event, rests_until });
         }
     }
@@ -615,7 +464,7 @@ impl MoveQueue {
             .values()
             .chain(state.running.values())
             .filter(coming)
-            .map(|job| job.bytes_left().saturating_sub(job.arrived.get()))
+            .map(|job| job.bytes_left().saturating_sub(job.progress.arrived.get()))
             .sum()
     }
 
@@ -726,13 +575,13 @@ mod tests {
         queue.submit(Order { bytes, ..order(10, FAST, MoveReason::Promote) }, now).expect("taken");
         let mut batch = queue.take_batch(|_| true, |_| Ok(FAST), |_| 0, |_, _| true).0.expect("a batch");
         let job = &mut batch.jobs[0];
-        let of_part = job.arrived.begin(60);
+        let of_part = job.progress.arrived.begin(60);
         of_part.add(30);
         assert_eq!(queue.bytes_coming(FAST), 70);
         // Blocks that were written meanwhile are copied once more.
         of_part.add(90);
         assert_eq!(queue.bytes_coming(FAST), 40);
-        job.bytes_done = 60;
+        job.progress.bytes_done = 60;
         queue.note_progress(job);
         assert_eq!(queue.bytes_coming(FAST), 40);
     }

@@ -62,8 +62,10 @@ counters!(
     bytes_hurried_for_messages,
     /// Bytes that were to move to another tier because their own had more to read than it can serve.
     bytes_handed_over,
-    /// Times that a file continued to grow on another tier because its own was full.
+    /// Times that a file continued to grow on another tier, because its own was full or it is a log.
     tail_switches,
+    /// Of these, the times that a log continued to grow on a faster tier.
+    tail_switches_of_logs,
     /// Ranges of spread files that were given to another tier than the one before.
     spread_switches,
     /// Writes that waited until a size authority was durably given up.

@@ -30,7 +30,6 @@ mod try_out;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use polymux_types::ByteSize;
@@ -42,6 +41,8 @@ use crate::counters::Counters;
 use crate::error::TierError;
 use descriptors::DescriptorCache;
 use holder::TierLock;
+use loan::Loans;
+use probe::ProbedCapabilities;
 
 pub use disks::disks_of;
 pub(crate) use stamp_format::on_disk_format as stamp_on_disk_format;
@@ -108,11 +109,7 @@ pub struct PosixTier {
     own_directory: OwnedFd,
     /// `TIER/.polymux/objects`.
     objects: OwnedFd,
-    /// As they were found when the tier was opened,
-    capabilities_at_open: Capabilities,
-    /// and later, where they had to be assumed then.
-    probed_later: OnceLock<Capabilities>,
-    probe_turn: Mutex<()>,
+    probed: ProbedCapabilities,
     descriptors: DescriptorCache,
     counters: Counters,
     /// Bytes that objects take; meaningful with a capacity limit only.
@@ -122,11 +119,7 @@ pub struct PosixTier {
     /// One sync of the tier at a time: the kernel reports a failure to one caller only, which must have recorded it
     /// before another caller may believe that all is well.
     sync_all_turn: Mutex<()>,
-    /// Number of passthrough-open objects, and its limit.
-    lent: Arc<Mutex<usize>>,
-    lent_max: usize,
-    /// Whether the file system gives leases, once it was asked.
-    has_leases: OnceLock<bool>,
+    loans: Loans,
     /// Bytes that are read ahead by one request.
     read_ahead_piece: NonZeroU64,
     _lock: TierLock,
@@ -186,17 +179,13 @@ impl PosixTier {
             options,
             own_directory,
             objects,
-            capabilities_at_open: capabilities,
-            probed_later: OnceLock::new(),
-            probe_turn: Mutex::new(()),
+            probed: ProbedCapabilities::at_open(capabilities),
             descriptors,
             counters: Counters::default(),
             bytes_used: AtomicU64::new(0),
             bytes_unsynced: AtomicU64::new(0),
             sync_all_turn: Mutex::new(()),
-            lent: Arc::default(),
-            lent_max: descriptors_max / 2,
-            has_leases: OnceLock::new(),
+            loans: Loans::up_to(descriptors_max / 2),
             read_ahead_piece,
             _lock: lock,
         })

@@ -1,4 +1,4 @@
-//! How fast tiers are read, compared.
+//! How fast tiers are read and synced, compared.
 
 use polymux_policy::is_half_as_fast_again;
 use polymux_tier::Rotation;
@@ -38,6 +38,15 @@ impl Placement {
                 faster_rate.saturating_mul(2) < other_rate.saturating_mul(3)
             }
             (None, _) => false,
+        }
+    }
+
+    /// Whether small writes are durable sooner on a tier than on another one: by what their syncs took, else as their reads compare.
+    pub fn syncs_sooner(&self, faster: TierId, other: TierId) -> bool {
+        let small_write_ns = |tier| self.tier_reads.small_write_ns(tier);
+        match small_write_ns(faster).zip(small_write_ns(other)) {
+            Some((faster_ns, other_ns)) => is_half_as_fast_again(faster_ns, other_ns),
+            None => !self.reads_alike(faster, other),
         }
     }
 }

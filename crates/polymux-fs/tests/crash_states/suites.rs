@@ -52,6 +52,10 @@ const STREAM_SHAPE: Shape = Shape {
 const ADAPTIVE_STREAM_SHAPE: Shape =
     Shape { name: "adaptive stream", policy: PolicyKind::Adaptive, range_bytes: BLOCK, ..STREAM_SHAPE };
 
+/// No file is too small for an object, and there is space everywhere.
+const LOG_SHAPE: Shape =
+    Shape { name: "log", capacities: [16 * MIB; 3], inline_size_max: 0, policy: DEFAULT, range_bytes: BLOCK };
+
 /// Bytes of a block.
 const BLOCK: u32 = 4096;
 
@@ -184,6 +188,8 @@ pub enum Suite {
     AdaptiveStream,
     /// Files of many ranges get space on several tiers first, then are written anywhere in it, as the streams are.
     Reserved,
+    /// A log on the slower tier grows and is synced each time, until it goes on on the faster one.
+    Logs,
     /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
     Stored,
 }
@@ -195,7 +201,9 @@ impl Suite {
             Self::Chosen => CHOSEN.len() * SHAPES.len(),
             Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
             Self::Failing => FAILING * SHAPES.len(),
-            Self::Random | Self::Stream | Self::AdaptiveStream | Self::Reserved | Self::Stored => usize::MAX,
+            Self::Random | Self::Stream | Self::AdaptiveStream | Self::Reserved | Self::Logs | Self::Stored => {
+                usize::MAX
+            }
         }
     }
 
@@ -208,6 +216,7 @@ impl Suite {
             Self::Stream => "stream".to_owned(),
             Self::AdaptiveStream => "adaptive-stream".to_owned(),
             Self::Reserved => "reserved".to_owned(),
+            Self::Logs => "logs".to_owned(),
             Self::Stored => "stored".to_owned(),
         }
     }
@@ -220,6 +229,7 @@ impl Suite {
             None if name == "stream" => Some(Self::Stream),
             None if name == "adaptive-stream" => Some(Self::AdaptiveStream),
             None if name == "reserved" => Some(Self::Reserved),
+            None if name == "logs" => Some(Self::Logs),
             None if name == "failing" => Some(Self::Failing),
             None => (name == "random").then_some(Self::Random),
         }
@@ -254,6 +264,7 @@ impl Suite {
             Self::Random => random_workload(&mut generator(index, seed)),
             Self::AdaptiveStream => adaptive_stream_workload(&mut generator(index, seed ^ 0xada9)),
             Self::Reserved => reserved_workload(&mut generator(index, seed ^ 0x4e5e)),
+            Self::Logs => log_workload(&mut generator(index, seed ^ 0x1095)),
             Self::Stream => stream_workload(&mut generator(index, seed ^ 0x57e4)),
         }
     }
@@ -350,6 +361,37 @@ fn reserved_workload(random: &mut Random) -> Workload {
         operations.push(operation);
     }
     Workload { operations, ..workload }
+}
+
+/// Syncs after which a file counts as a log, and those of it beyond.
+const LOG_SYNCS: (usize, usize) = (4, 4);
+
+/// A sparse file that ends shortly before its second range node is appended to and synced on the slower tier; its next appends begin that node.
+/// Then it is cut, overwritten, moved or goes on.
+fn log_workload(random: &mut Random) -> Workload {
+    let append = |length| Operation::Write { name: "a", at: At::End, length, descriptor: 0 };
+    let (syncs_min, syncs_more) = LOG_SYNCS;
+    let before: Vec<usize> = (0..syncs_min + random.below(syncs_more)).map(|_| 1 + random.below(9000)).collect();
+    let bytes: usize = before.iter().sum();
+    let end = (2 << 20) - bytes - random.below(6000);
+    let mut operations = vec![Operation::Write { name: "a", at: At::Offset(end - 1), length: 1, descriptor: 0 }];
+    operations.push(Operation::Migrate { name: "a", place: 1 });
+    operations.extend(before.into_iter().flat_map(|length| [append(length), Operation::Fsync("a")]));
+    for _ in 0..1 + random.below(4) {
+        operations.push(append(3000 + random.below(9000)));
+        match random.below(8) {
+            0..3 => operations.push(Operation::Fsync("a")),
+            3 => operations.extend(vec![Operation::Background; 1 + random.below(3)]),
+            4 => operations.push(Operation::Truncate { name: "a", size: (2 << 20) - 3000 + random.below(6000) }),
+            5 => {
+                let at = At::Offset((2 << 20) - 6000 + random.below(8000));
+                operations.push(Operation::Write { name: "a", at, length: 1 + random.below(6000), descriptor: 0 });
+            }
+            6 => operations.push(Operation::Migrate { name: "a", place: random.below(2) }),
+            _ => operations.extend([append(5000), Operation::FlushLog]),
+        }
+    }
+    Workload { shape: LOG_SHAPE, operations }
 }
 
 fn generator(index: usize, seed: u64) -> Random {

@@ -36,6 +36,46 @@ fn the_front_of_a_log_whose_end_is_on_the_faster_tier_stays_where_it_is() {
     assert_eq!((bytes_on(volume.fs(), ino, "fast"), volume.counter("bytes_promoted_at_once")), (NODE, 0));
 }
 
+/// Lets a log grow beyond its first range node, which `begins` puts on the slower tier. Returns how many bytes of it lie there then, and how often a
+/// log went on elsewhere.
+fn bytes_of_grown_log_on_slow(promotion: Promotion, prepare: impl FnOnce(&Volume, Ino)) -> (u64, u64) {
+    let volume = tested(promotion).volume;
+    let (ino, handle) = create(volume.fs(), "log");
+    write_all(volume.fs(), handle, 0, &pattern(2, 1 << 20)).expect("written");
+    move_to_slow(&volume, ino, None);
+    prepare(&volume, ino);
+    let record = |number: u64| pattern(u8::try_from(number % 30).expect("small"), 3000);
+    // Without work in the background, so that nothing moves. Records of 3,000 bytes: none ends where a node does.
+    for number in 0..1700 {
+        write_all(volume.fs(), handle, (1 << 20) + number * 3000, &record(number)).expect("written");
+        volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
+    }
+    for number in [0, 349, 350, 1699] {
+        let found = read_at(volume.fs(), handle, (1 << 20) + number * 3000, 3000).expect("read");
+        assert!(found == record(number), "record {number}");
+    }
+    (bytes_on(volume.fs(), ino, "slow"), volume.counter("tail_switches_of_logs"))
+}
+
+#[test]
+fn a_log_that_began_on_the_slower_tier_goes_on_on_the_faster_one_from_its_next_range_node() {
+    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Prompt, |_, _| ()), (NODE, 1));
+}
+
+#[test]
+fn a_log_goes_on_where_it_is_if_that_is_asked_for_or_the_faster_tier_has_no_room_for_it() {
+    let all = (1 << 20) + 1700 * 3000;
+    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Polite, |_, _| ()), (all, 0));
+    let keep_on_slow = |volume: &Volume, ino| volume.fs().pin_to_tier(ino, Some("slow")).expect("pinned");
+    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Prompt, keep_on_slow), (all, 0));
+    let fill = |volume: &Volume, _| {
+        let (ballast, handle) = create(volume.fs(), "ballast");
+        write_all(volume.fs(), handle, 0, &pattern(3, 61 << 20)).expect("written");
+        assert!(bytes_on(volume.fs(), ballast, "fast") > 57 << 20);
+    };
+    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Prompt, fill), (all, 0));
+}
+
 /// Makes logs in a directory while the faster tier is full of something else up to its high mark. Returns how many bytes of each lie there.
 fn bytes_of_logs_on_fast(promotion: Promotion) -> Vec<u64> {
     let volume = tested(promotion).volume;

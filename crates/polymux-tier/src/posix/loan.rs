@@ -8,8 +8,8 @@
 //! * This needs a file system with leases: without leases it is unknown whether an object is still in use (`holders`).
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -19,6 +19,20 @@ use super::holders::{Lease, ask_for_lease};
 use super::objects::path_of;
 use crate::error::TierError;
 use crate::object::{Loan, LoanPurpose, ObjectRef};
+
+/// Passthrough-open objects of a tier.
+pub(super) struct Loans {
+    count: Arc<Mutex<usize>>,
+    max: usize,
+    /// Whether the file system gives leases, once it was asked.
+    has_leases: OnceLock<bool>,
+}
+
+impl Loans {
+    pub(super) fn up_to(max: usize) -> Self {
+        Self { count: Arc::default(), max, has_leases: OnceLock::new() }
+    }
+}
 
 struct LentObject {
     open: Arc<OpenObject>,
@@ -62,7 +76,8 @@ impl PosixTier {
             self.require_writable()?;
         }
         let open = self.object(object)?;
-        let has_leases = self.has_leases.get_or_init(|| ask_for_lease(open.descriptor.as_fd()) != Lease::Impossible);
+        let has_leases =
+            self.loans.has_leases.get_or_init(|| ask_for_lease(open.descriptor.as_fd()) != Lease::Impossible);
         if !has_leases {
             return Err(TierError::Unsupported("lending an object without leases"));
         }
@@ -72,9 +87,9 @@ impl PosixTier {
             opened.map_err(|errno| self.error("opening an object", object, errno))?;
         }
         {
-            let mut lent = self.lent.lock();
+            let mut lent = self.loans.count.lock();
             let is_first = open.loans.load(Ordering::Relaxed) == 0;
-            if is_first && *lent >= self.lent_max && purpose != LoanPurpose::Held {
+            if is_first && *lent >= self.loans.max && purpose != LoanPurpose::Held {
                 return Err(TierError::Unsupported("lending further objects"));
             }
             open.loans.fetch_add(1, Ordering::Relaxed);
@@ -83,6 +98,6 @@ impl PosixTier {
         if may_change {
             open.begin_loan();
         }
-        Ok(Box::new(LentObject { open, lent: Arc::clone(&self.lent), purpose }))
+        Ok(Box::new(LentObject { open, lent: Arc::clone(&self.loans.count), purpose }))
     }
 }

@@ -299,7 +299,7 @@ fn subtract(counter: &AtomicU64, amount: u64) {
 
 impl Tier for PosixTier {
     fn capabilities(&self) -> &Capabilities {
-        self.probed_later.get().unwrap_or(&self.capabilities_at_open)
+        self.probed.current()
     }
 
     fn space(&self) -> Result<Space, TierError> {

@@ -4,7 +4,9 @@
 //! name are assumed then, until an object was made ([`PosixTier::probe_once_there_is_room`]); for other names nothing is assumed.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
@@ -118,20 +120,39 @@ fn assume(capabilities: &mut Capabilities, why: TierError) -> Result<(), TierErr
     Ok(())
 }
 
+/// What probing found.
+pub(super) struct ProbedCapabilities {
+    at_open: Capabilities,
+    /// Found since, where they had to be assumed when the tier was opened.
+    later: OnceLock<Capabilities>,
+    /// One thread probes at a time; a second one would find the answer, or the file of the first.
+    turn: Mutex<()>,
+}
+
+impl ProbedCapabilities {
+    pub(super) fn at_open(found: Capabilities) -> Self {
+        Self { at_open: found, later: OnceLock::new(), turn: Mutex::new(()) }
+    }
+
+    /// The last ones found.
+    pub(super) fn current(&self) -> &Capabilities {
+        self.later.get().unwrap_or(&self.at_open)
+    }
+}
+
 impl PosixTier {
     /// Tries a file system of which only the name is known, when a file could be created just now.
     pub(super) fn probe_once_there_is_room(&self) {
         if !self.capabilities().is_assumed {
             return;
         }
-        // One thread at a time; a second one would find the answer, or the file of the first.
-        let Some(_turn) = self.probe_turn.try_lock() else { return };
+        let Some(_turn) = self.probed.turn.try_lock() else { return };
         match probe(&self.own_directory, self.options.access) {
             Ok(probed) if !probed.is_assumed => {
                 let probed = Capabilities { is_limited: self.options.capacity.is_some(), ..probed };
                 log::warn!("tier `{}`: its file system has room again and was tried out", self.options.name);
                 // Only the holder of the turn sets it, once.
-                let _ = self.probed_later.set(probed);
+                let _ = self.probed.later.set(probed);
             }
             Ok(_) => {}
             Err(error) => log::debug!("tier `{}` cannot be tried out yet: {error}", self.options.name),

@@ -1,0 +1,84 @@
+//! The growth of a log that lies on a slower tier: from its next range node on it lies where a new log would begin (docs/design/0034).
+//!
+//! Invariants:
+//! * Only blocks that the file has not reached change their owner, in a tail switch as of a spill (`spill`): nothing is copied or freed.
+//! * The switch is at the beginning of a range node, so that moves and heat find each node on one tier.
+//! * Space that was reserved for the file is used where it is.
+//! * No file that is being moved is switched: claims of the mover on the target may reach beyond the end of the file.
+//! * A log that finds no better place stays where it is, and asks again at its next range node.
+
+use std::sync::atomic::Ordering;
+
+use polymux_records::counters::Counters;
+use polymux_records::error::{ErrorKind, Result};
+use polymux_records::parts::Promotion;
+use polymux_types::TierId;
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_volume::inode::{FileState, Inode};
+
+use super::{block_after, block_of, start_of};
+use crate::data_path::DataPath;
+use crate::placement::Request;
+
+/// The beginning of the first range node that a write reaches and the file did not.
+fn first_new_node(file: &FileState, position: u64, length: usize) -> Option<u64> {
+    let reached = start_of(block_after(file.size()));
+    let node = position.max(reached).checked_next_multiple_of(RANGE_NODE_SIZE)?;
+    (node > 0 && node < position.saturating_add(length as u64)).then_some(node)
+}
+
+impl DataPath {
+    /// Whether a write reaches a range node for which a log may change its tier, so that it must be able to wait.
+    pub(super) fn may_continue_log(&self, file: &FileState, position: u64, length: usize) -> bool {
+        first_new_node(file, position, length).is_some() && self.is_log_on_one_of_several_tiers(file)
+    }
+
+    fn is_log_on_one_of_several_tiers(&self, file: &FileState) -> bool {
+        self.volume.options.promotion == Promotion::Prompt
+            && !self.placement.tier_reads.is_pointless()
+            && file.is_waited_for(self.volume.clock.elapsed())
+            && !file.is_inline()
+            && !file.is_passed_through()
+            && !file.grows_unsettled()
+    }
+
+    /// Gives the range node that a log reaches with this write, and all behind it, to the tier where it belongs. Returns the data that can be
+    /// written at once: up to that node, where the write begins before it. Called with the blocks held, and with the append lock held where the
+    /// file grows.
+    pub(super) fn continue_log<'a>(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        position: u64,
+        data: &'a [u8],
+    ) -> Result<&'a [u8]> {
+        let Some(node) = first_new_node(file, position, data.len()) else { return Ok(data) };
+        let is_reserved = node < file.spreading.reserved_end.load(Ordering::Acquire);
+        if is_reserved || file.is_moving() || !self.is_log_on_one_of_several_tiers(file) {
+            return Ok(data);
+        }
+        if position < node {
+            return Ok(&data[..usize::try_from(node - position).expect("less than the data")]);
+        }
+        let Some(tier) = self.better_tier_for_log(inode, file, node) else { return Ok(data) };
+        match self.give_tail_to(inode, file, tier, block_of(node)) {
+            Ok(_) => Counters::count(&self.volume.counters.tail_switches_of_logs),
+            // The metadata store refused.
+            Err(error) if matches!(error.kind(), ErrorKind::Store(_)) => return Err(error),
+            Err(error) => log::debug!("inode {}: the log goes on where it is: {error}", inode.ino),
+        }
+        Ok(data)
+    }
+
+    /// The tier where a log would begin, if syncs are faster there than on the tier of its end.
+    fn better_tier_for_log(&self, inode: &Inode, file: &FileState, file_end: u64) -> Option<TierId> {
+        let context = self.placement.context_of(inode);
+        if !self.placement.promotes_promptly(context.policy) {
+            return None;
+        }
+        let tail = file.layout.read().tail_tier()?;
+        let request = Request { length: RANGE_NODE_SIZE, file_end, partial: true, except: None };
+        let tier = self.placement.place_in(&context, inode, &request).first().copied().filter(|tier| *tier != tail)?;
+        self.placement.syncs_sooner(tier, tail).then_some(tier)
+    }
+}
