@@ -16,7 +16,7 @@ pub use writer_maps::WriterMaps;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, Synced, growth};
+use polymux_policy::{Growth, HEAT_ONE, NO_TIER, PlacementFacts, Synced, TierFill, growth, room_for_waited_for};
 use polymux_records::error::Result;
 use polymux_records::parts::MountOptions;
 use polymux_types::TierId;
@@ -131,6 +131,21 @@ impl Placement {
             tier.refused_messages.note(facts.length);
         }
         tiers
+    }
+
+    /// The first tier before that of the end of a log, in the order of tiers that holds for it, on which a new one would find the space to begin; `None` also
+    /// where its policy promotes nothing.
+    pub(crate) fn better_tier_for_log(&self, inode: &Inode, request: &Request, tail: TierId) -> Option<TierId> {
+        let context = self.context_of(inode);
+        if !self.promotes_promptly(context.policy) {
+            return None;
+        }
+        let facts = self.placement_facts(&context, inode, request, None);
+        let end = facts.offered().iter().position(|tier| tier.tier == tail.0)?;
+        let takes = |tier: &&TierFill| {
+            context.allows(TierId(tier.tier)) && tier.takes_new_data() && room_for_waited_for(&facts, tier)
+        };
+        facts.offered()[..end].iter().find(takes).map(|tier| TierId(tier.tier))
     }
 
     /// Whether the growth of a file by a range goes to several tiers, or why not.

@@ -6,7 +6,7 @@ mod common;
 use common::{
     Volume, close, create, errno, find, make_directory, pattern, read_at, read_only, read_whole, read_write, write_all,
 };
-use polymux_fs::{Caller, HandleId, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
+use polymux_fs::{Caller, HandleId, JobState, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
 use polymux_tier::{ObjectRef, Tier, Wait};
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Errno, Ino, TierId, Timestamp};
@@ -281,6 +281,46 @@ fn an_unsynced_append_over_several_tiers_is_a_prefix() {
         assert!(data.starts_with(&content), "subset {subset}: {} bytes are no prefix", content.len());
         let again = read_whole(volume.fs(), ino).expect("read");
         assert_eq!(content.len(), again.len(), "subset {subset}");
+    }
+}
+
+/// A log that goes on on the faster tier and, when that is full, on its first tier again: until the log of the volume is flushed, the durable record takes
+/// the size from the object there.
+#[test]
+fn an_unsynced_append_to_a_log_that_comes_back_to_its_first_tier_is_a_prefix() {
+    for subset in 0_u32..8 {
+        let mut volume = Volume::new(&[8 * MIB, 64 * MIB]);
+        let (ino, handle) = create(volume.fs(), "log");
+        let data = pattern(1, 16 << 20);
+        let mut end = 1 << 20;
+        write_all(volume.fs(), handle, 0, &data[..end]).expect("written");
+        let job = volume.fs().migrate(ino, "slow", None).expect("accepted");
+        while volume.fs().job(job).expect("known").state != JobState::Done {
+            volume.fs().move_step();
+        }
+        let mut append = |length: usize| {
+            write_all(volume.fs(), handle, end as u64, &data[end..end + length]).expect("written");
+            end += length;
+        };
+        for _ in 0..6 {
+            append(5000);
+            sync(&volume, handle);
+        }
+        (0..120).for_each(|_| append(100_000));
+        assert_eq!(volume.counter("tail_switches_of_logs"), 1);
+        assert!(volume.counter("tail_switches") >= 2, "it came back");
+        for index in 0..2 {
+            if subset & (1 << index) != 0 {
+                volume.memory(index).sync_all().expect("synced");
+            }
+        }
+        if subset & 4 != 0 {
+            volume.flush_log();
+        }
+        volume.crash();
+        let content = read_whole(volume.fs(), ino).expect("read");
+        assert!(content.len() >= (1 << 20) + 30_000, "subset {subset}: {} bytes are left", content.len());
+        assert!(data.starts_with(&content), "subset {subset}: {} bytes are no prefix", content.len());
     }
 }
 

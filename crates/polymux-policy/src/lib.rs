@@ -52,7 +52,7 @@ pub use kind::{Granularity, PolicyKind, UnknownPolicy, decide, evict, growth, pl
 pub use load_balance::{ReadLoad, is_limit, is_of_help, reads_to_hand_over, would_rest};
 pub use placement::{
     FACTS_VERSION, MESSAGE_FILE_MAX, NO_TIER, PlacementDecision, PlacementFacts, Synced, TierFacts,
-    WAITED_FOR_FILE_MAX, fastest_with_headroom, order, room_below_mark,
+    WAITED_FOR_FILE_MAX, fastest_with_headroom, order, room_below_mark, room_for_waited_for,
 };
 pub use policies::adaptive::{Growth, LARGE_FILE_RANGES};
 pub use promotion::displace_anything;

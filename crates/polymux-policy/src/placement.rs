@@ -195,7 +195,8 @@ pub fn room_below_mark(facts: &PlacementFacts, tier: &TierFill) -> bool {
 
 /// Whether there is space below the high mark, or the bytes are waited for (M5) and leave half of the space above it, three fourths where
 /// they are a message: colder data leaves for them. A message also needs the remaining write budget.
-pub(crate) fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bool {
+#[must_use]
+pub fn room_for_waited_for(facts: &PlacementFacts, tier: &TierFill) -> bool {
     // Between the mark and the reserve.
     let above_mark = tier.headroom.saturating_add(tier.used).saturating_sub(tier.high_mark);
     let kept = if facts.is_message() { above_mark / 4 * 3 } else { above_mark / 2 };

@@ -118,6 +118,7 @@ impl DataPath {
         if !is_planted(PlantedFault::SpreadAppendNotSettled) {
             self.settle(inode, file)?;
         }
+        self.await_earlier_switch(file, tier)?;
         let entry = self.ensure_object(inode, file, tier)?;
         self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(tier)?;

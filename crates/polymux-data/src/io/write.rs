@@ -153,9 +153,7 @@ impl DataPath {
             // A write over several runs may need space on another tier in the middle.
             return Err(ErrorKind::WouldBlock.into());
         }
-        let may_be_placed =
-            || self.has_range_to_place(file, offset, data.len()) || self.may_continue_log(file, offset, data.len());
-        if wait == Wait::Never && may_be_placed() {
+        if wait == Wait::Never && self.has_range_to_place(file, offset, data.len()) {
             return Err(ErrorKind::WouldBlock.into());
         }
         while *written < data.len() {
@@ -164,7 +162,7 @@ impl DataPath {
                 Placed::In(rest) => rest,
                 Placed::AfterMove => return Ok(Pass::Again(Obstacle::Move)),
             };
-            let rest = self.continue_log(inode, file, position, rest)?;
+            let rest = self.continue_log(inode, file, position, rest, patience(wait, *written))?;
             let count = match self.write_run(held, position, rest, patience(wait, *written))? {
                 Step::Wrote(count) => count,
                 Step::Blocked(obstacle) => return Ok(Pass::Again(obstacle)),

@@ -36,44 +36,78 @@ fn the_front_of_a_log_whose_end_is_on_the_faster_tier_stays_where_it_is() {
     assert_eq!((bytes_on(volume.fs(), ino, "fast"), volume.counter("bytes_promoted_at_once")), (NODE, 0));
 }
 
-/// Lets a log grow beyond its first range node, which `begins` puts on the slower tier. Returns how many bytes of it lie there then, and how often a
-/// log went on elsewhere.
-fn bytes_of_grown_log_on_slow(promotion: Promotion, prepare: impl FnOnce(&Volume, Ino)) -> (u64, u64) {
-    let volume = tested(promotion).volume;
+/// Bytes of a log before it grows, and of its records: none ends where a range node does.
+const GROWS_FROM: u64 = 1 << 20;
+const RECORD: u64 = 3000;
+
+/// Lets a log that began on the slower tier, or on the faster one, grow by records that are synced, after `prepare`. Returns how many bytes of it are on
+/// the slower one then, and how often a log went on elsewhere.
+fn grow_log(began_on: &str, volume: &Volume, records: u64, prepare: impl FnOnce(&Volume, Ino)) -> (u64, u64) {
     let (ino, handle) = create(volume.fs(), "log");
     write_all(volume.fs(), handle, 0, &pattern(2, 1 << 20)).expect("written");
-    move_to_slow(&volume, ino, None);
-    prepare(&volume, ino);
+    if began_on == "slow" {
+        move_to_slow(volume, ino, None);
+    }
+    prepare(volume, ino);
     let record = |number: u64| pattern(u8::try_from(number % 30).expect("small"), 3000);
-    // Without work in the background, so that nothing moves. Records of 3,000 bytes: none ends where a node does.
-    for number in 0..1700 {
-        write_all(volume.fs(), handle, (1 << 20) + number * 3000, &record(number)).expect("written");
+    // Without work in the background, so that nothing moves.
+    for number in 0..records {
+        write_all(volume.fs(), handle, GROWS_FROM + number * RECORD, &record(number)).expect("written");
         volume.fs().sync(&Caller::root(), handle, SyncKind::Data).expect("synced");
     }
-    for number in [0, 349, 350, 1699] {
-        let found = read_at(volume.fs(), handle, (1 << 20) + number * 3000, 3000).expect("read");
+    for number in [0, 349, 350, records - 1] {
+        let found = read_at(volume.fs(), handle, GROWS_FROM + number * RECORD, 3000).expect("read");
         assert!(found == record(number), "record {number}");
     }
     (bytes_on(volume.fs(), ino, "slow"), volume.counter("tail_switches_of_logs"))
 }
 
+/// Fills the faster tier to above its high mark.
+fn fill_fast(volume: &Volume, mib: usize) {
+    let (ballast, handle) = create(volume.fs(), "ballast");
+    write_all(volume.fs(), handle, 0, &pattern(3, mib << 20)).expect("written");
+    assert!(bytes_on(volume.fs(), ballast, "fast") > 55 * MIB);
+}
+
 #[test]
 fn a_log_that_began_on_the_slower_tier_goes_on_on_the_faster_one_from_its_next_range_node() {
-    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Prompt, |_, _| ()), (NODE, 1));
+    let volume = || tested(Promotion::Prompt).volume;
+    assert_eq!(grow_log("slow", &volume(), 1700, |_, _| ()), (NODE, 1));
+    // Also where both tiers are known by their syncs.
+    let (volume, services) = two_tiers([64 * MIB, 256 * MIB], [100, 100], Promotion::Prompt);
+    begin_service(&volume, &services);
+    (services.iter().zip([50, 1000])).for_each(|(service, us)| service.syncs_take_us.store(us, Ordering::Relaxed));
+    assert_eq!(grow_log("slow", &volume, 1700, |_, _| ()), (NODE, 1));
 }
 
 #[test]
 fn a_log_goes_on_where_it_is_if_that_is_asked_for_or_the_faster_tier_has_no_room_for_it() {
-    let all = (1 << 20) + 1700 * 3000;
-    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Polite, |_, _| ()), (all, 0));
-    let keep_on_slow = |volume: &Volume, ino| volume.fs().pin_to_tier(ino, Some("slow")).expect("pinned");
-    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Prompt, keep_on_slow), (all, 0));
-    let fill = |volume: &Volume, _| {
-        let (ballast, handle) = create(volume.fs(), "ballast");
-        write_all(volume.fs(), handle, 0, &pattern(3, 61 << 20)).expect("written");
-        assert!(bytes_on(volume.fs(), ballast, "fast") > 57 << 20);
+    let all = GROWS_FROM + 1700 * RECORD;
+    let volume = |promotion| tested(promotion).volume;
+    assert_eq!(grow_log("slow", &volume(Promotion::Polite), 1700, |_, _| ()), (all, 0));
+    let pin = |volume: &Volume, ino| volume.fs().pin_to_tier(ino, Some("slow")).expect("pinned");
+    assert_eq!(grow_log("slow", &volume(Promotion::Prompt), 1700, pin), (all, 0));
+    assert_eq!(grow_log("slow", &volume(Promotion::Prompt), 1700, |volume, _| fill_fast(volume, 61)), (all, 0));
+}
+
+#[test]
+fn a_log_goes_on_where_it_is_if_every_tier_is_above_its_mark() {
+    let (volume, _services) = two_tiers([64 * MIB; 2], [100, 1000], Promotion::Prompt);
+    let fill_both = |volume: &Volume, _| {
+        fill_fast(volume, 61);
+        let (ballast, handle) = create(volume.fs(), "other ballast");
+        write_all(volume.fs(), handle, 0, &pattern(3, 58 << 20)).expect("written");
+        assert!(bytes_on(volume.fs(), ballast, "slow") > 57 * MIB);
     };
-    assert_eq!(bytes_of_grown_log_on_slow(Promotion::Prompt, fill), (all, 0));
+    assert_eq!(grow_log("slow", &volume, 500, fill_both), (GROWS_FROM + 500 * RECORD, 0));
+}
+
+#[test]
+fn a_log_on_the_faster_tier_stays_there_above_its_high_mark() {
+    for reads_take_us in [[100, 1000], [100, 100]] {
+        let volume = tested_on(reads_take_us, Promotion::Prompt).volume;
+        assert_eq!(grow_log("fast", &volume, 500, |volume, _| fill_fast(volume, 59)), (0, 0));
+    }
 }
 
 /// Makes logs in a directory while the faster tier is full of something else up to its high mark. Returns how many bytes of each lie there.

@@ -23,10 +23,25 @@ impl DataPath {
     /// Waits until a tier may have bytes of a file up to `end`: if it was the size authority, until no log that the volume can be
     /// started from names it any more.
     pub(in crate::io) fn wait_for_switch(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
-        // On other files a settled size authority goes on, or the next one takes its place for good.
-        let is_concerned = file.spreading.awaits_switch.load(Ordering::Acquire)
-            && file.spreading.may_grow_unsettled.load(Ordering::Acquire);
-        if !is_concerned || is_planted(PlantedFault::SpreadSwitchNotAwaited) {
+        // On other files a settled size authority goes on, or gets the end of the file back (`await_earlier_switch`).
+        if !file.spreading.may_grow_unsettled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.await_switch(file, tier, end, wait)
+    }
+
+    /// Waits until no log that the volume can be started from names a tier as the size authority of a file which it was and which other tiers went on.
+    /// Called before it gets the end of the file back.
+    pub(in crate::io) fn await_earlier_switch(&self, file: &FileState, tier: TierId) -> Result<()> {
+        if file.layout.read().tail_tier() == Some(tier) {
+            return Ok(());
+        }
+        self.await_switch(file, tier, u64::MAX, Wait::Allowed)
+    }
+
+    fn await_switch(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
+        let is_awaited = file.spreading.awaits_switch.load(Ordering::Acquire);
+        if !is_awaited || is_planted(PlantedFault::SpreadSwitchNotAwaited) {
             return Ok(());
         }
         let found =
