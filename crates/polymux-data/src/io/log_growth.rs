@@ -70,7 +70,7 @@ impl DataPath {
         let Some(tier) = self.better_tier_for_log(inode, file, node) else { return Ok(data) };
         match self.give_tail_to(inode, file, tier, block_of(node)) {
             Ok(_) => Counters::count(&self.volume.counters.tail_switches_of_logs),
-            // What the write itself would fail with is left to it.
+            // The metadata failed. A tier that cannot take the log leaves it where it is.
             Err(error) if !is_of_tiers(&error) => return Err(error),
             Err(error) => log::debug!("inode {}: the log goes on where it is: {error}", inode.ino),
         }

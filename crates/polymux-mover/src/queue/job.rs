@@ -99,7 +99,7 @@ pub(crate) struct JobProgress {
     pub(crate) arrived: ArrivedBytes,
 }
 
-/// What held a job up.
+/// Delays of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Setbacks {
     /// Times in a row that its copy was given up.

@@ -120,7 +120,7 @@ fn assume(capabilities: &mut Capabilities, why: TierError) -> Result<(), TierErr
     Ok(())
 }
 
-/// What probing found.
+/// Capabilities of a file system, as probing found them.
 pub(super) struct ProbedCapabilities {
     at_open: Capabilities,
     /// Found since, where they had to be assumed when the tier was opened.
