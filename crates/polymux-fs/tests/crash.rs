@@ -254,6 +254,17 @@ fn of_many_rewritten_files_all_are_durable_at_the_end() {
     }
 }
 
+/// A crash after which the tiers of a subset have everything, by their bits, and with the bit behind them the log.
+fn crash_with(volume: &mut Volume, tiers: usize, subset: u32) {
+    for index in (0..tiers).filter(|index| subset & (1 << index) != 0) {
+        volume.memory(index).sync_all().expect("synced");
+    }
+    if subset & (1 << tiers) != 0 {
+        volume.flush_log();
+    }
+    volume.crash();
+}
+
 /// Any set of tiers, and the log or not, may have become durable on their own before the crash: the part of the
 /// append that survives is a prefix of it in every case.
 #[test]
@@ -267,15 +278,7 @@ fn an_unsynced_append_over_several_tiers_is_a_prefix() {
         for (index, chunk) in data[40_000..].chunks(13_000).enumerate() {
             write_all(volume.fs(), handle, 40_000 + index as u64 * 13_000, chunk).expect("written");
         }
-        for index in 0..3 {
-            if subset & (1 << index) != 0 {
-                volume.memory(index).sync_all().expect("synced");
-            }
-        }
-        if subset & 8 != 0 {
-            volume.flush_log();
-        }
-        volume.crash();
+        crash_with(&mut volume, 3, subset);
         let content = read_whole(volume.fs(), ino).expect("read");
         assert!(content.len() >= 40_000, "subset {subset}: {} bytes are left", content.len());
         assert!(data.starts_with(&content), "subset {subset}: {} bytes are no prefix", content.len());
@@ -309,15 +312,7 @@ fn an_unsynced_append_to_a_log_that_comes_back_to_its_first_tier_is_a_prefix() {
         (0..120).for_each(|_| append(100_000));
         assert_eq!(volume.counter("tail_switches_of_logs"), 1);
         assert!(volume.counter("tail_switches") >= 2, "it came back");
-        for index in 0..2 {
-            if subset & (1 << index) != 0 {
-                volume.memory(index).sync_all().expect("synced");
-            }
-        }
-        if subset & 4 != 0 {
-            volume.flush_log();
-        }
-        volume.crash();
+        crash_with(&mut volume, 2, subset);
         let content = read_whole(volume.fs(), ino).expect("read");
         assert!(content.len() >= (1 << 20) + 30_000, "subset {subset}: {} bytes are left", content.len());
         assert!(data.starts_with(&content), "subset {subset}: {} bytes are no prefix", content.len());

@@ -152,10 +152,14 @@ fn a_log_that_goes_on_on_a_faster_tier_is_as_it_was_synced_in_every_crash_state(
 /// The logs of the test above do go on elsewhere: without the sync before it the fault shows.
 #[test]
 fn a_log_that_goes_on_elsewhere_before_its_size_is_settled_is_found() {
-    let share = Share { suite: Suite::Logs, stride: 1, count: 6 };
-    let plant = || PlantedFault::plant(Some(PlantedFault::SpreadAppendNotSettled));
-    let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, plant, 1);
-    report.print("SpreadAppendNotSettled in logs");
+    expect_found_in(Suite::Logs, 6, PlantedFault::SpreadAppendNotSettled);
+}
+
+/// Plants a fault, which the first workloads of a suite must show.
+fn expect_found_in(suite: Suite, count: usize, fault: PlantedFault) {
+    let share = Share { suite, stride: 1, count };
+    let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, || PlantedFault::plant(Some(fault)), 1);
+    report.print(&format!("{fault:?} in {}", suite.name()));
     let first = report.violations.first().expect("planted and not found");
     println!("  {}", first.lines().take(2).collect::<Vec<_>>().join(": "));
 }
@@ -174,12 +178,7 @@ fn look_at_streams(suite: Suite) {
 #[test]
 fn an_extender_that_goes_on_behind_the_first_range_is_found_in_streams() {
     for (suite, count) in [(Suite::Stream, 4), (Suite::AdaptiveStream, 1)] {
-        let share = Share { suite, stride: 1, count };
-        let plant = || PlantedFault::plant(Some(PlantedFault::SpreadExtenderGoesOn));
-        let report = campaign::run(&[share], seed(), EFFORT_FOR_FAULTS, plant, 1);
-        report.print(&format!("SpreadExtenderGoesOn in {}", suite.name()));
-        let first = report.violations.first().expect("planted and not found");
-        println!("  {}", first.lines().take(2).collect::<Vec<_>>().join(": "));
+        expect_found_in(suite, count, PlantedFault::SpreadExtenderGoesOn);
     }
 }
 

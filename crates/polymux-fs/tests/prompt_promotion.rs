@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use common::{
     Hook, HookedTier, Verdict, Volume, bytes_on, close, create, create_in, make_directory, pattern, read_at, read_only,
-    write_all,
+    read_write, write_all,
 };
 use polymux_fs::{
-    Benefit, Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, OpenOptions, PolicyKind, Promotion,
-    RuleMatch, SyncKind, WriteOrigin,
+    Benefit, Caller, HandleId, JobState, MountOptions, MoversState, NamedRule, PolicyKind, Promotion, RuleMatch,
+    SyncKind, WriteOrigin,
 };
 use polymux_tier::ObjectRef;
 use polymux_types::{Clock, Ino, ManualClock};
@@ -321,8 +321,7 @@ fn a_range_that_is_overdue_and_finds_no_room_does_not_keep_a_hot_one_off_the_fas
 fn demand_of_writes(origin: WriteOrigin) -> u64 {
     let tested = tested(Promotion::Prompt);
     let (volume, fs) = (&tested.volume, tested.volume.fs());
-    let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
-    let writer = fs.open(&Caller::root(), tested.ino, options).expect("opened");
+    let writer = fs.open(&Caller::root(), tested.ino, read_write()).expect("opened");
     for number in 0..5000 {
         let (offset, length) = at_random(number);
         let block = pattern(1, length);

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use mounted::command::run;
 use mounted::environment::skip_where_writes_are_collected;
 use mounted::native::text;
+use mounted::passed_through::overwrite_in_place;
 use mounted::volume::Ground;
 use mounted::{
     Plan, Random, TestVolume, have_program, is_root, skip, skip_where_io_is_named, skip_where_policy_is_named, succeed,
@@ -53,18 +54,17 @@ fn closed_file(volume: &TestVolume, name: &str, content: &[u8]) -> std::path::Pa
     let path = volume.path().join(name);
     let mut file = File::create(&path).expect("made");
     file.write_all(content).and_then(|()| file.sync_all()).expect("written");
-    close(volume, file, &path);
+    drop(file);
+    wait_until_closed(volume, &path);
     // A file that was only overwritten when it was open last is passed through for changes.
-    let file = open(&path);
-    file.write_all_at(&content[..1], 0).and_then(|()| file.sync_all()).expect("overwritten");
-    close(volume, file, &path);
+    overwrite_in_place(&path);
+    wait_until_closed(volume, &path);
     path
 }
 
-/// Closes a file and waits until the volume has heard of it. A process that another test starts at this moment has every descriptor of this one until
+/// Waits until the volume has heard that a file was closed. A process that another test starts at this moment has every descriptor of this one until
 /// it executes its program, and a file is not passed through beside a description that goes through the daemon.
-fn close(volume: &TestVolume, file: File, path: &Path) {
-    drop(file);
+fn wait_until_closed(volume: &TestVolume, path: &Path) {
     wait_until("the file is closed", || volume.io_of(path).contains("when it is opened"));
 }
 

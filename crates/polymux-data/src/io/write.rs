@@ -162,8 +162,9 @@ impl DataPath {
                 Placed::In(rest) => rest,
                 Placed::AfterMove => return Ok(Pass::Again(Obstacle::Move)),
             };
-            let rest = self.continue_log(inode, file, position, rest, patience(wait, *written))?;
-            let count = match self.write_run(held, position, rest, patience(wait, *written))? {
+            let wait = patience(wait, *written);
+            let rest = self.continue_log(inode, file, position, rest, wait)?;
+            let count = match self.write_run(held, position, rest, wait)? {
                 Step::Wrote(count) => count,
                 Step::Blocked(obstacle) => return Ok(Pass::Again(obstacle)),
             };

@@ -148,8 +148,7 @@ fn segments_of_a_log_that_are_full_within_a_second_stay_on_the_slower_tier_until
         // From now on it is overwritten.
         close(volume.fs(), handle).expect("closed");
         move_to_slow(&volume, ino, None);
-        let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
-        (ino, volume.fs().open(&Caller::root(), ino, options).expect("opened"))
+        (ino, volume.fs().open(&Caller::root(), ino, read_write()).expect("opened"))
     };
     let segments: Vec<_> = (0..24).map(make).collect();
     let promoted = || volume.counter("bytes_promoted_at_once");

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A mover has a clone of its job. The original in the queue shares the pace and the arrived bytes with it, so that both change for both at once;
-//!   the queue takes everything else over at the end of a part (`MoveQueue::note_progress`).
+//!   the queue takes the progress over at the end of a part (`MoveQueue::note_progress`).
 
 use std::collections::VecDeque;
 use std::ops::Range;

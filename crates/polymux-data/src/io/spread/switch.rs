@@ -27,7 +27,7 @@ impl DataPath {
         if !file.spreading.may_grow_unsettled.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.await_switch(file, tier, end, wait)
+        self.wait_until_given_up(file, tier, end, wait)
     }
 
     /// Waits until no log that the volume can be started from names a tier as the size authority of a file which it was and which other tiers went on.
@@ -36,10 +36,11 @@ impl DataPath {
         if file.layout.read().tail_tier() == Some(tier) {
             return Ok(());
         }
-        self.await_switch(file, tier, u64::MAX, Wait::Allowed)
+        self.wait_until_given_up(file, tier, u64::MAX, Wait::Allowed)
     }
 
-    fn await_switch(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
+    /// Waits until no such log names a tier that gave up to be the size authority before `end`.
+    fn wait_until_given_up(&self, file: &FileState, tier: TierId, end: u64, wait: Wait) -> Result<()> {
         let is_awaited = file.spreading.awaits_switch.load(Ordering::Acquire);
         if !is_awaited || is_planted(PlantedFault::SpreadSwitchNotAwaited) {
             return Ok(());
