@@ -2,13 +2,13 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{StoreHook, Volume, close, create, pattern, write_all};
-use polymux_fs::Caller;
+use common::{Hook, HookedTier, StoreHook, Verdict, Volume, bytes_on, close, create, pattern, read_whole, write_all};
+use polymux_fs::{Caller, HandleId, JobState, SyncKind};
 use polymux_meta::{CopySync, Sequence};
-use polymux_tier::Tier;
+use polymux_tier::{ObjectRef, Tier, TierError};
 use polymux_types::Ino;
 
 /// A copy that answers as set by the test, and looks at a tier on each request.
@@ -129,4 +129,85 @@ fn numbers_are_used_only_after_the_copy_knows_of_their_range() {
         create(volume.fs(), &format!("one of many {number}"));
     }
     assert_eq!(copy.waited.lock().unwrap().len(), 2, "and not for each number");
+}
+
+/// Refuses writes while switched on.
+#[derive(Default)]
+struct Full(AtomicBool);
+
+impl Hook for Full {
+    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        if self.0.load(Ordering::Relaxed) { Verdict::Fail(TierError::NoSpace) } else { Verdict::Pass }
+    }
+}
+
+/// A file that went on on the slow tier, and what switches that one to full.
+struct Switched {
+    volume: Volume,
+    copy: Arc<Copy>,
+    slow_is_full: Arc<Full>,
+    ino: Ino,
+    handle: HandleId,
+    data: Vec<u8>,
+    /// Bytes in use on the fast tier.
+    used: u64,
+}
+
+/// The first 100,000 bytes of the file are on the fast tier, which was its size authority until then.
+fn file_that_went_on_elsewhere() -> Switched {
+    let copy = Arc::new(Copy::default());
+    let full = [Arc::new(Full::default()), Arc::new(Full::default())];
+    let mut volume = Volume::wrapping(&[4 << 20, 16 << 20], |index, tier| {
+        if index == 0 {
+            *copy.tier.lock().unwrap() = Some(Arc::clone(&tier));
+        }
+        Arc::new(HookedTier::new(tier, Arc::clone(&full[index]) as _))
+    });
+    volume.hook_store(Arc::clone(&copy) as _);
+    let (ino, handle) = create(volume.fs(), "file");
+    let data = pattern(3, LENGTH);
+    write_all(volume.fs(), handle, 0, &data[..100_000]).expect("written");
+    volume.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
+    full[0].0.store(true, Ordering::Relaxed);
+    write_all(volume.fs(), handle, 100_000, &data[100_000..]).expect("written");
+    full[0].0.store(false, Ordering::Relaxed);
+    assert!(bytes_on(volume.fs(), ino, "slow") >= 190_000);
+    copy.waited.lock().unwrap().clear();
+    let (used, _) = copy.used_and_epoch();
+    let [_, slow_is_full] = full;
+    Switched { volume, copy, slow_is_full, ino, handle, data, used }
+}
+
+impl Switched {
+    /// The copy was waited for when nothing more was on the fast tier than before.
+    fn assert_waited_before_the_first_byte(&self) {
+        let waited = self.copy.waited.lock().unwrap();
+        assert_eq!(waited.first().map(|(_, seen)| *seen), Some(self.used), "{waited:?}");
+        assert!(self.copy.used_and_epoch().0 > self.used, "then something came");
+        assert_eq!(read_whole(self.volume.fs(), self.ino).expect("read"), self.data);
+    }
+}
+
+#[test]
+fn blocks_are_moved_to_an_earlier_size_authority_only_after_the_copy_knows_of_the_switch() {
+    let file = file_that_went_on_elsewhere();
+    let fs = file.volume.fs();
+    let job = fs.migrate(file.ino, "fast", None).expect("accepted");
+    while fs.job(job).expect("known").state != JobState::Done {
+        fs.move_step();
+    }
+    assert_eq!(bytes_on(fs, file.ino, "slow"), 0);
+    file.assert_waited_before_the_first_byte();
+}
+
+#[test]
+fn an_overwrite_that_goes_to_an_earlier_size_authority_waits_until_the_copy_knows_of_the_switch() {
+    for (offset, length) in [(200_000, 5000), (LENGTH - 1000, 1000)] {
+        let mut file = file_that_went_on_elsewhere();
+        file.slow_is_full.0.store(true, Ordering::Relaxed);
+        let change = pattern(7, length);
+        write_all(file.volume.fs(), file.handle, offset as u64, &change).expect("there is space elsewhere");
+        file.data[offset..offset + length].copy_from_slice(&change);
+        file.assert_waited_before_the_first_byte();
+    }
 }
