@@ -49,6 +49,6 @@ mod write_back;
 mod xattrs;
 
 pub use options::{ExtendedAttributes, FuseOptions, IoStyle, Sharing, Transport};
-pub use polymux_transport::{ConnectionState, Keeper, Mount, MountFlags, MountTable};
+pub use polymux_transport::{Bursts, ConnectionState, Keeper, Mount, MountFlags, MountTable, ProcessorLatency};
 pub use session::{Session, Unmounter, mount};
 pub use takeover::{Inheritance, Supervision, take_over};

@@ -3,7 +3,7 @@
 //! The kernel always checks permissions: there is no way to switch `default_permissions` off.
 
 use polymux_fs::Access;
-use polymux_transport::{MountAudience, MountFlags, MountSettings};
+use polymux_transport::{MountAudience, MountFlags, MountSettings, ProcessorLatency};
 
 /// Who may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub struct FuseOptions {
     pub threads: usize,
     /// How requests come.
     pub transport: Transport,
+    /// Whether idle processors are kept awake during bursts of requests.
+    pub processor_latency: ProcessorLatency,
     /// How reads and writes are shared with the kernel.
     pub io: IoStyle,
     /// Whether files have extended attributes.
@@ -98,6 +100,7 @@ impl FuseOptions {
             restrictions,
             threads: default_threads(),
             transport: Transport::default(),
+            processor_latency: ProcessorLatency::default(),
             io: IoStyle::default(),
             extended_attributes: ExtendedAttributes::default(),
         }

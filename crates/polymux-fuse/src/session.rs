@@ -105,7 +105,8 @@ pub fn mount(
             Some(Keeping::new(keeper, Vec::new()))
         }
     };
-    let connection = Connection::new(device, agreement, adapter.clone());
+    let connection =
+        Connection::new(device, agreement, adapter.clone()).with_processor_latency(options.processor_latency);
     let connection = Arc::new(match kept {
         Some(kept) => connection.kept(kept),
         None => connection,
@@ -148,14 +149,16 @@ impl Session {
         adapter: Adapter,
         keeping: Keeping,
         mountpoint: PathBuf,
-        threads: usize,
+        options: &FuseOptions,
         orphans: Vec<Ino>,
     ) -> Self {
-        let connection = Connection::new(Arc::clone(&adapter.device), agreement, adapter.clone()).kept(keeping);
+        let connection = Connection::new(Arc::clone(&adapter.device), agreement, adapter.clone())
+            .with_processor_latency(options.processor_latency)
+            .kept(keeping);
         Self {
             connection: Arc::new(connection),
             adapter,
-            threads: threads.max(1),
+            threads: options.threads.max(1),
             mountpoint,
             is_taken_down_with_it: false,
             orphans: Some(orphans),

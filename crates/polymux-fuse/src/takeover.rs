@@ -86,7 +86,7 @@ pub fn take_over(
     let adapter = Adapter::new(fs, options.extended_attributes, Arc::new(Device::from(first)), &agreement);
     restore(&adapter, &open_files)?;
     let adapter = Adapter { listings: Arc::new(listings), open_files: Arc::new(open_files), ..adapter };
-    Ok(Session::of_taken_over(agreement, adapter, keeping, mountpoint.to_owned(), options.threads, orphans))
+    Ok(Session::of_taken_over(agreement, adapter, keeping, mountpoint.to_owned(), options, orphans))
 }
 
 /// Restores the open descriptions that the kernel has.

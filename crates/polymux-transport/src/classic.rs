@@ -24,6 +24,7 @@ use crate::device::Device;
 use crate::pace::{Lingering, Pace};
 use crate::planted_death::{Moment, may_die};
 use crate::pool::ClosesPool;
+use crate::processor_latency::EndsAwakeProcessors;
 use crate::reply::Reply;
 use crate::turns::{Backlog, EndsTurns, Seat};
 use crate::wire::{Header, Malformed, Request};
@@ -110,6 +111,7 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
     // The connection is closed when this thread ends, and only these guards notify the other threads.
     let _closes_pool = ClosesPool(&connection.pool);
     let _ends_turns = EndsTurns(&connection.turns);
+    let _ends_awake = EndsAwakeProcessors(&connection.state.awake);
     let device = own_queue(connection);
     let for_lingering = queue_for_lingering(connection);
     let counters = connection.state.messages.for_thread();
@@ -122,6 +124,7 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
     let serve_one = |device: &Arc<Device>, bytes: &[u8]| match Request::parse(bytes, connection.agreement.form()) {
         Ok(request) => {
             counters.count(request.header.opcode);
+            connection.state.awake.note_request();
             may_die(request.header.opcode, Moment::Start);
             let reply = Reply::to_device(&request.header, device.clone());
             let Some(reply) = connection.dispatch(&request, reply, Patience::AtOnce) else { return Ok(Served::AtOnce) };

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::keeping::Keeping;
 use crate::negotiation::Agreement;
 use crate::pool::{self, Pool};
+use crate::processor_latency::{self, AwakeProcessors, Bursts, ProcessorLatency};
 use crate::reply::Reply;
 use crate::turns::{Called, Turns};
 use crate::uring;
@@ -42,7 +43,10 @@ pub trait Service: Send + Sync + 'static {
 pub struct ConnectionState {
     /// Counts of the messages received so far.
     pub messages: MessageCounters,
+    pub(crate) awake: AwakeProcessors,
     transport: Mutex<String>,
+    /// Why idle processors are not kept awake. `None` where they are, and before the connection is served.
+    sleep: Mutex<Option<String>>,
 }
 
 impl ConnectionState {
@@ -50,6 +54,14 @@ impl ConnectionState {
     #[must_use]
     pub fn transport(&self) -> String {
         self.transport.lock().clone()
+    }
+
+    /// Bursts of requests during which idle processors were kept awake.
+    ///
+    /// # Errors
+    /// The reason why none are.
+    pub fn bursts(&self) -> Result<Bursts, String> {
+        self.sleep.lock().clone().map_or_else(|| Ok(self.awake.bursts()), Err)
     }
 }
 
@@ -77,6 +89,7 @@ pub struct Connection {
     /// Threads that were started because all others were busy.
     grown: Mutex<Vec<Worker>>,
     has_rings: AtomicBool,
+    processor_latency: ProcessorLatency,
     service: Box<dyn Service>,
 }
 
@@ -84,7 +97,12 @@ impl Connection {
     /// One that was negotiated.
     #[must_use]
     pub fn new(device: Arc<Device>, agreement: Agreement, service: impl Service) -> Self {
-        let state = ConnectionState { messages: MessageCounters::default(), transport: Mutex::new(CLASSIC.to_owned()) };
+        let state = ConnectionState {
+            messages: MessageCounters::default(),
+            awake: AwakeProcessors::default(),
+            transport: Mutex::new(CLASSIC.to_owned()),
+            sleep: Mutex::default(),
+        };
         Self {
             device,
             agreement,
@@ -94,6 +112,7 @@ impl Connection {
             turns: Turns::default(),
             grown: Mutex::default(),
             has_rings: AtomicBool::new(false),
+            processor_latency: ProcessorLatency::default(),
             service: Box::new(service),
         }
     }
@@ -103,6 +122,12 @@ impl Connection {
     pub fn kept(self, keeping: Keeping) -> Self {
         self.device.notify_through(keeping.keeper());
         Self { keeping: Some(keeping), ..self }
+    }
+
+    /// Chooses whether idle processors are kept awake during bursts of requests.
+    #[must_use]
+    pub fn with_processor_latency(self, processor_latency: ProcessorLatency) -> Self {
+        Self { processor_latency, ..self }
     }
 
     /// Says why requests do not come as it was wished.
@@ -136,7 +161,26 @@ impl Connection {
         for _ in 1..threads.max(threads_min) {
             workers.push(self.start_worker()?);
         }
+        workers.extend(self.start_keeping_awake());
         Ok(workers)
+    }
+
+    /// Starts the thread that keeps idle processors awake during bursts of requests, where that is of use. A mount works without it.
+    fn start_keeping_awake(self: &Arc<Self>) -> Option<Worker> {
+        let start = |device| {
+            let keep_awake = move |connection: &Arc<Self>| {
+                let outcome = connection.state.awake.keep_awake(device);
+                outcome.unwrap_or_else(|error| connection.note_sleep(error.to_string()));
+                Ok(())
+            };
+            classic::spawn_worker("fuse-awake", self, keep_awake).map_err(|error| error.to_string())
+        };
+        processor_latency::open(self.processor_latency).and_then(start).map_err(|why| self.note_sleep(why)).ok()
+    }
+
+    fn note_sleep(&self, why: String) {
+        log::debug!("idle processors sleep as the system decides: {why}");
+        *self.state.sleep.lock() = Some(why);
     }
 
     /// Starts one more thread that may wait.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use polymux_fs::{PageCache, PassthroughUse, Promotion, ReaderLayout};
-use polymux_fuse::{ExtendedAttributes, IoStyle};
+use polymux_fuse::{ExtendedAttributes, IoStyle, ProcessorLatency};
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +110,9 @@ pub struct OptionsEntry {
     /// How requests of the kernel come; default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportEntry>,
+    /// Whether idle processors are kept awake while requests come one upon the other; default: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_latency: Option<ProcessorLatencyEntry>,
     /// Whether a second process keeps the mount when the daemon dies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervisor: Option<SupervisorEntry>,
@@ -394,6 +397,28 @@ pub enum TransportEntry {
     Classic,
     /// Through `io_uring`; where the kernel does not offer it, with a warning from `/dev/fuse`.
     IoUring,
+}
+
+/// Whether idle processors are kept awake while requests come one upon the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProcessorLatencyEntry {
+    /// On small virtual machines.
+    Auto,
+    /// On every machine that allows it.
+    Low,
+    /// They sleep as the system decides.
+    System,
+}
+
+impl From<ProcessorLatencyEntry> for ProcessorLatency {
+    fn from(entry: ProcessorLatencyEntry) -> Self {
+        match entry {
+            ProcessorLatencyEntry::Auto => Self::Auto,
+            ProcessorLatencyEntry::Low => Self::Low,
+            ProcessorLatencyEntry::System => Self::System,
+        }
+    }
 }
 
 /// A share such as `90 %`.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use polymux_fs::{
     Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, Promotion, ReaderLayout,
 };
-use polymux_fuse::{ExtendedAttributes, FuseOptions, IoStyle, MountFlags, Sharing, Transport};
+use polymux_fuse::{ExtendedAttributes, FuseOptions, IoStyle, MountFlags, ProcessorLatency, Sharing, Transport};
 
 use crate::config::VolumeConfig;
 use crate::config_format::{SupervisorEntry, TransportEntry};
@@ -303,6 +303,8 @@ impl RequestedOptions {
             Some(TransportEntry::Classic) => Transport::Classic,
             Some(TransportEntry::IoUring) => Transport::IoUring,
         };
+        options.processor_latency =
+            config.options.processor_latency.map_or(options.processor_latency, ProcessorLatency::from);
         options.io = self.io_style(config);
         let of_config = config.options.extended_attributes.map(ExtendedAttributes::from);
         options.extended_attributes = self.extended_attributes.or(of_config).unwrap_or(options.extended_attributes);

@@ -283,6 +283,9 @@ pub struct StatusReport {
     pub guarantee_meaning: String,
     /// How requests of the kernel arrive.
     pub transport: String,
+    /// Idle processors while requests come one upon the other.
+    #[serde(default)]
+    pub idle_processors: IdleProcessorsReport,
     /// Whether the kernel uses objects directly, in words.
     #[serde(default)]
     pub passthrough: String,
@@ -412,6 +415,18 @@ pub struct MetadataCopyReport {
     pub shipped_bytes: u64,
     /// Times that it was made anew since then.
     pub rebuilds: u64,
+}
+
+/// Idle processors while requests come one upon the other: kept awake, so that a program and the daemon wake each other sooner, or not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct IdleProcessorsReport {
+    /// Bursts of requests during which they were kept awake.
+    pub bursts: u64,
+    /// Seconds that those took.
+    pub awake_seconds: f64,
+    /// Why they sleep as the system decides; absent where they are kept awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep_reason: Option<String>,
 }
 
 /// Space of the whole volume in bytes.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use polymux_fs::{
     BackgroundThreads, CheckProgress, FileIo, FileLocation, FileSystem, PassthroughState, TierState, TierStatus,
 };
-use polymux_fuse::ConnectionState;
+use polymux_fuse::{Bursts, ConnectionState};
 use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
 use polymux_types::sync::RwLock;
@@ -17,8 +17,8 @@ use crate::config::VolumeConfig;
 use crate::fsck::{self, FsckReport};
 use crate::metadata_copy::Metadata;
 use crate::protocol::{
-    DeferralReport, ExtentReport, LaneReport, ProfileReport, ShareReport, SpaceReport, StatusReport, TierFileReport,
-    TierFilesReport, TierReport, WaitClass, WhereReport,
+    DeferralReport, ExtentReport, IdleProcessorsReport, LaneReport, ProfileReport, ShareReport, SpaceReport,
+    StatusReport, TierFileReport, TierFilesReport, TierReport, WaitClass, WhereReport,
 };
 use crate::tier_forget;
 
@@ -80,6 +80,7 @@ impl DaemonView {
             guarantee: status.guarantee.to_string(),
             guarantee_meaning: meaning_of(status.guarantee).to_owned(),
             transport: self.connection.transport(),
+            idle_processors: idle_processors_report(self.connection.bursts()),
             passthrough: passthrough_in_words(status.passthrough),
             ends_with_daemon: self.ends_with_daemon.clone(),
             threads: self.threads,
@@ -230,6 +231,17 @@ pub fn meaning_of(guarantee: Guarantee) -> &'static str {
         Guarantee::Durable => "after fsync, data survives a crash of the machine",
         Guarantee::Remote => "after fsync, data is as safe as the server below says; a lost connection can delay it",
         Guarantee::Volatile => "a tier is in memory: NOTHING survives a crash or reboot of the machine, fsync or not",
+    }
+}
+
+fn idle_processors_report(bursts: Result<Bursts, String>) -> IdleProcessorsReport {
+    match bursts {
+        Ok(bursts) => IdleProcessorsReport {
+            bursts: bursts.count,
+            awake_seconds: bursts.duration.as_secs_f64(),
+            sleep_reason: None,
+        },
+        Err(reason) => IdleProcessorsReport { sleep_reason: Some(reason), ..IdleProcessorsReport::default() },
     }
 }
 

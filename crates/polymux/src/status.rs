@@ -8,8 +8,8 @@ use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
 use crate::protocol::{
-    Answer, DamagedFilesReport, DeferralReport, DrainReport, MetadataCopyReport, MetadataStoreReport, MovesSummary,
-    Request, StatusReport, TierReport,
+    Answer, DamagedFilesReport, DeferralReport, DrainReport, IdleProcessorsReport, MetadataCopyReport,
+    MetadataStoreReport, MovesSummary, Request, StatusReport, TierReport,
 };
 use crate::registry::Registry;
 
@@ -92,6 +92,7 @@ fn render(report: &StatusReport) -> String {
     lines.extend(moves_lines(&report.name, &report.moves));
     lines.extend(made_way_line(&report.tiers));
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
+    lines.push(idle_processors_line(&report.idle_processors));
     lines.push(format!("  passthrough: {}", report.passthrough));
     lines.push(match &report.ends_with_daemon {
         None => "  mount: outlives its daemon".to_owned(),
@@ -103,6 +104,16 @@ fn render(report: &StatusReport) -> String {
     lines.extend(report.recovery.iter().map(|note| format!("  recovery: {note}")));
     lines.extend(damaged_lines(&report.name, &report.damaged));
     lines.join("\n")
+}
+
+fn idle_processors_line(report: &IdleProcessorsReport) -> String {
+    match &report.sleep_reason {
+        Some(reason) => format!("  idle processors: sleep as the system decides ({reason})"),
+        None => format!(
+            "  idle processors: kept awake during bursts of requests ({} so far, {:.1} s)",
+            report.bursts, report.awake_seconds
+        ),
+    }
 }
 
 /// Files with lost bytes, and the remedy; nothing where no file lost any.

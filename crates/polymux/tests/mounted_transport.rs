@@ -179,3 +179,52 @@ fn without_the_kernels_consent_a_volume_is_mounted_as_ever_and_says_why() {
     let transport = transport(&volume);
     assert!(transport.starts_with("classic /dev/fuse (") && transport.contains("uring"), "{transport}");
 }
+
+/// The bound that all processes of the machine together set, in microseconds.
+#[expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]
+fn processor_latency_us(device: &File) -> i32 {
+    let mut bound = [0; 4];
+    device.read_exact_at(&mut bound, 0).expect("the bound is read");
+    i32::from_ne_bytes(bound)
+}
+
+#[test]
+fn idle_processors_stay_awake_during_a_burst_of_requests_and_sleep_after_it() {
+    let device = match File::open("/dev/cpu_dma_latency") {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: /dev/cpu_dma_latency: {error}"),
+    };
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 || processor_latency_us(&device) == 0 {
+        return eprintln!("skipped: no processor sleeps here");
+    }
+    let Some(volume) = TestVolume::start_with_options(&Plan::anywhere(), "processor_latency = \"low\"") else { return };
+    let report = || volume.status()["idle_processors"].clone();
+    assert_eq!(report()["sleep_reason"], serde_json::Value::Null);
+    let (began, mut number) = (Instant::now(), 0);
+    while report()["bursts"].as_u64().expect("a number") == 0 {
+        assert!(began.elapsed().as_secs() < 20, "no burst was noticed: {}", report());
+        for _ in 0..2000 {
+            number += 1;
+            fs::write(volume.path().join(format!("{number}")), "x").unwrap();
+        }
+    }
+    // Other mounts of this machine may set it, too.
+    let (began, mut bound) = (Instant::now(), 0);
+    while bound == 0 && began.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        bound = processor_latency_us(&device);
+    }
+    assert_ne!(bound, 0, "they sleep again");
+    assert!(report()["awake_seconds"].as_f64().expect("a number") > 0.0);
+}
+
+#[test]
+fn idle_processors_sleep_as_the_system_decides_where_the_configuration_says_so() {
+    let Some(volume) = TestVolume::start_with_options(&Plan::anywhere(), "processor_latency = \"system\"") else {
+        return;
+    };
+    (0..2000).for_each(|number| fs::write(volume.path().join(format!("{number}")), "x").unwrap());
+    let report = volume.status()["idle_processors"].clone();
+    assert!(report["sleep_reason"].as_str().expect("a reason").contains("processor_latency"), "{report}");
+    assert_eq!(report["bursts"], 0);
+}

@@ -358,6 +358,7 @@ impl<'a> Queue<'a> {
             }
         };
         self.counters.count(request.header.opcode);
+        self.connection.state.awake.note_request();
         let reply = Reply::through_ring(&request.header, ring);
         if let Some(reply) = self.connection.dispatch(&request, reply, Patience::AtOnce) {
             let job = Job::copy(&headers.header, &headers.structure, payload, reply);
