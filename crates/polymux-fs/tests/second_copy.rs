@@ -141,7 +141,7 @@ impl Hook for Full {
     }
 }
 
-/// A file that went on on the slow tier, and what switches that one to full.
+/// A file that went on on the slow tier, and the switch that makes this tier full.
 struct Switched {
     volume: Volume,
     copy: Arc<Copy>,

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// The kernel's interface for the bound.
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// "No bound": what the kernel takes for the default, in microseconds.
+/// "No bound": the default of the kernel, in microseconds.
 const UNBOUNDED_US: i32 = 2_000_000_000;
 
 /// Requests within [`BURST_TIME`] that are a burst: 4,000 a second, of which waking takes a tenth of the time.
