@@ -14,6 +14,7 @@ use polymux_volume::space::{SyncPool, WriteBehind};
 use polymux_volume::stamps::Stamps;
 use polymux_volume::volume::Volume;
 
+use crate::io::messages::LoggedMessages;
 use crate::placement::Placement;
 
 /// Memory that tells streams from single accesses.
@@ -96,4 +97,6 @@ pub struct Upkeep {
     pub(crate) inline_due_ms: AtomicU64,
     /// The inline file after which that goes on.
     pub(crate) inline_cursor: AtomicU64,
+    /// Messages in the metadata store, which move to objects, too.
+    pub(crate) messages: LoggedMessages,
 }

@@ -133,6 +133,13 @@ impl Placement {
         tiers
     }
 
+    /// The tier where a message should begin, whether it has the space or not; `None` for a file that is no message, and where its policy promotes nothing.
+    pub(crate) fn first_for_message(&self, inode: &Inode, request: &Request) -> Option<TierId> {
+        let context = self.context_of(inode);
+        let facts = self.placement_facts(&context, inode, request, None);
+        facts.first_allowed().filter(|_| facts.is_message()).map(TierId)
+    }
+
     /// The first tier before that of the end of a log, in the order of tiers that holds for it, on which a new one would find the space to begin; `None` also
     /// where its policy promotes nothing.
     pub(crate) fn better_tier_for_log(&self, inode: &Inode, request: &Request, tail: TierId) -> Option<TierId> {

@@ -3,6 +3,8 @@
 mod common;
 #[path = "inline/crashes.rs"]
 mod crashes;
+#[path = "inline/messages.rs"]
+mod messages;
 #[path = "inline/room.rs"]
 mod room;
 

@@ -29,8 +29,8 @@ enum Kept {
 }
 
 impl DataPath {
-    /// The longest inline file, in bytes.
-    fn inline_size_max(&self) -> u64 {
+    /// The longest inline file that is no message (`messages.rs`), in bytes.
+    pub(super) fn inline_size_max(&self) -> u64 {
         u64::from(self.volume.options.inline_size_max).min(INLINE_SIZE_LIMIT)
     }
 
@@ -109,16 +109,23 @@ impl DataPath {
     pub(super) fn write_inline(&self, inode: &Inode, file: &FileState, offset: u64, data: &[u8]) -> Result<bool> {
         let end = offset + data.len() as u64;
         let present = file.size();
-        if end.max(present) > self.inline_size_max() || (end > present && !self.metadata_has_room()) {
+        let size = end.max(present);
+        if size > self.inline_size_max_for(inode, file, data.len() as u64, size)
+            || (end > present && !self.metadata_has_room())
+        {
             return Ok(false);
         }
         let (start, end) = (in_memory(offset), in_memory(end));
-        self.change_inline(inode, file, |bytes| {
+        let is_inline = self.change_inline(inode, file, |bytes| {
             if bytes.len() < end {
                 bytes.resize(end, 0);
             }
             bytes[start..end].copy_from_slice(data);
-        })
+        })?;
+        if is_inline {
+            self.note_inline_size(inode, size);
+        }
+        Ok(is_inline)
     }
 
     /// Reads from an inline file, whose layout the caller holds.

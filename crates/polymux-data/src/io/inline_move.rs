@@ -1,4 +1,5 @@
-//! Moves files from the metadata store to an object: files that outgrow it, and idle ones when its free space is low.
+//! Moves files from the metadata store to an object: files that outgrow it, messages that are not used any more, and other idle files when its free
+//! space is low.
 //!
 //! Invariants:
 //! * The object is written and, where the store may have a `b` record, synced; then one transaction names the object and
@@ -136,6 +137,7 @@ impl DataPath {
             Ok(Home::Given)
         })?;
         if home == Home::Given && size > 0 {
+            self.upkeep.messages.forget(inode.ino);
             Counters::count(&self.volume.counters.inline_moves);
         }
         Ok(home)
@@ -154,23 +156,27 @@ impl DataPath {
         }
     }
 
-    /// Moves inline files that were not used for a while to other tiers, where the metadata tier is down to its reserve.
-    /// Elsewhere leaving them is right: they cost no object, and reading them no tier. Returns how many moved.
+    /// Moves messages that were not used for a while to objects, and other such inline files to other tiers, where the metadata tier is down to its
+    /// reserve. Elsewhere leaving small files is right: they cost no object, and reading them no tier. Returns how many moved.
     pub fn move_idle_inline_files(&self) -> Result<usize> {
+        Ok(self.move_idle_messages()? + self.move_other_idle_inline_files()?)
+    }
+
+    fn move_other_idle_inline_files(&self) -> Result<usize> {
         let Some(tier) = self.volume.tiers.metadata_tier() else { return Ok(0) };
         if self.volume.elapsed_ms() < self.upkeep.inline_due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
             return Ok(0);
         }
         let after = Ino(self.upkeep.inline_cursor.load(Ordering::Relaxed));
-        let files = self.volume.metadata.inline_inodes(after, IDLE_FILES_PER_STEP)?;
+        let files = self.volume.metadata.inline_files(after, IDLE_FILES_PER_STEP)?;
         if files.is_empty() {
             // Not from the beginning at once: those that are left were used a moment ago.
             let pause_ms = u64::from(self.volume.options.inline_idle_seconds) * 1000 / PASSES_PER_IDLE_TIME;
             self.upkeep.inline_due_ms.store(self.volume.elapsed_ms() + pause_ms, Ordering::Relaxed);
         }
-        self.upkeep.inline_cursor.store(files.last().map_or(0, |ino| ino.0), Ordering::Relaxed);
+        self.upkeep.inline_cursor.store(files.last().map_or(0, |(ino, _)| ino.0), Ordering::Relaxed);
         let mut moved = 0;
-        for ino in files {
+        for (ino, _) in files {
             let inode = match self.volume.inode(ino) {
                 Ok(inode) => inode,
                 Err(error) if error.errno() == Errno::ENOENT => continue,
@@ -194,7 +200,7 @@ impl DataPath {
     }
 
     /// Whether a file is not open, and its last close, or last use on record, is long enough ago.
-    fn is_idle(&self, inode: &Inode) -> bool {
+    pub(super) fn is_idle(&self, inode: &Inode) -> bool {
         if inode.lifecycle.lock().handles > 0 {
             return false;
         }

@@ -85,6 +85,7 @@ impl DataPath {
             if let Some(notes) = self.volume.metadata.notes() {
                 file.inline.forget_note(notes);
             }
+            self.upkeep.messages.forget(inode.ino);
             self.placement.heat.forget(inode.ino, file.size().div_ceil(RANGE_NODE_SIZE));
         }
         inode.times_dirty.store(false, Ordering::Release);

@@ -4,7 +4,7 @@
 //! * A *small sync* covers bytes of at most [`NODES_MAX`] range nodes. One that covers more ends a stream.
 //! * A file is waited for after a few small syncs in a row ([`FileState::is_waited_for`]). A sync at the end of a copy makes no file so, and
 //!   neither does a close that makes a file durable.
-//! * A *message* is a file of at most [`MESSAGE_FILE_MAX`] with an object, which was made since the mount with a name, and synced. A directory in
+//! * A *message* is a file of at most [`MESSAGE_FILE_MAX`] that is too large for any small file, and was made since the mount with a name, and synced. A directory in
 //!   which a message, or a file taken for one, turns out to be larger is no longer a directory of messages.
 //! * A file that was made in a directory of files that are waited for, or of messages, is placed as one (`heat/synced_directories.rs`).
 //! * A small sync is a request to the device for each of its nodes, as a small write is.
@@ -84,11 +84,15 @@ impl DataPath {
     fn note_waited_for(&self, inode: &Inode, file: &FileState) {
         // Reported once. For a file that was loaded again, neither an earlier report nor the directory of its creation is known.
         let made_in = Ino(inode.parent.load(Ordering::Relaxed));
-        if made_in == Ino(0) || self.placement.tier_reads.is_pointless() {
+        if made_in == Ino(0) || !self.learns_directories() {
             return;
         }
         let directories = &self.placement.heat.synced_directories;
-        let may_be_message = || !file.is_inline() && file.size() <= MESSAGE_FILE_MAX && inode.common.read().links > 0;
+        let may_be_message = || {
+            let size = file.size();
+            let is_small = file.is_inline() && size <= self.inline_size_max();
+            !is_small && size <= MESSAGE_FILE_MAX && inode.common.read().links > 0
+        };
         if !file.usage.is_noted_message.load(Ordering::Relaxed)
             && may_be_message()
             && !file.usage.is_noted_message.swap(true, Ordering::Relaxed)
@@ -102,9 +106,14 @@ impl DataPath {
         }
     }
 
+    /// Whether it matters how files of a directory are used: a tier is better for them than another one, or the metadata store than the only one.
+    fn learns_directories(&self) -> bool {
+        !self.placement.tier_reads.is_pointless() || self.volume.tiers.all().len() == 1
+    }
+
     /// A file is made in a directory, and its writes may be waited for as those of others there.
     pub(crate) fn expect_use_of(&self, file: &FileState, directory: Ino) {
-        if self.volume.options.promotion == Promotion::Prompt && !self.placement.tier_reads.is_pointless() {
+        if self.volume.options.promotion == Promotion::Prompt && self.learns_directories() {
             file.usage.expected.set(self.placement.heat.synced_directories.note_made(directory));
         }
     }

@@ -34,6 +34,13 @@ pub fn decode(ino: Ino, size: u64, record: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(content)
 }
 
+/// The length of the content in a `b` record of an inode.
+pub fn content_length(ino: Ino, record: &[u8]) -> Result<u64, Error> {
+    let subject = format!("the inline data of inode {ino}");
+    let mut reader = Reader::new(&subject, record, VERSION)?;
+    Ok(reader.bytes()?.len() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -238,14 +238,17 @@ impl Metadata {
         }
     }
 
-    /// Up to `limit` inodes after a number that have inline data, in ascending order.
-    pub fn inline_inodes(&self, after: Ino, limit: usize) -> Result<Vec<Ino>> {
+    /// Up to `limit` inodes after a number that have inline data, in ascending order, and how many bytes each has.
+    pub fn inline_files(&self, after: Ino, limit: usize) -> Result<Vec<(Ino, u64)>> {
         let (from, to) = keys::inline_after(after);
         let entries = self.store.range(&from, &to, limit)?;
-        let number = |(key, _): &(Vec<u8>, Vec<u8>)| {
-            keys::ino_of_inode_key(key).ok_or_else(|| Error::corrupted("inline data", "its key is malformed"))
+        let file = |(key, record): &(Vec<u8>, Vec<u8>)| {
+            let ino = keys::ino_of_inode_key(key);
+            let ino = ino.ok_or_else(|| Error::corrupted("inline data", "its key is malformed"))?;
+            // One that is damaged says so where it is read.
+            Ok((ino, inline_format::content_length(ino, record).unwrap_or(0)))
         };
-        entries.iter().map(number).collect()
+        entries.iter().map(file).collect()
     }
 
     /// Exceptions of the block lookup table: end block and extent.
