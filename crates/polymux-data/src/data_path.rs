@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use polymux_records::passthrough::PassthroughPort;
 use polymux_volume::heat::{ReadUses, StreamTable};
-use polymux_volume::inode::{ActiveStreams, HandleTable, Holders, RewrittenFiles};
+use polymux_volume::inode::{ActiveStreams, HandleTable, Holders, LoggedMessages, RewrittenFiles};
 use polymux_volume::sched::LookBudget;
 use polymux_volume::space::{SyncPool, WriteBehind};
 use polymux_volume::stamps::Stamps;
 use polymux_volume::volume::Volume;
 
-use crate::io::messages::LoggedMessages;
 use crate::placement::Placement;
 
 /// Memory that tells streams from single accesses.

@@ -19,7 +19,7 @@ mod inline;
 mod inline_move;
 mod layout_change;
 mod log_growth;
-pub(crate) mod messages;
+mod messages;
 mod objects;
 mod passthrough;
 mod read;

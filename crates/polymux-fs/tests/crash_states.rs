@@ -155,6 +155,21 @@ fn a_log_that_goes_on_elsewhere_before_its_size_is_settled_is_found() {
     expect_found_in(Suite::Logs, 6, PlantedFault::SpreadAppendNotSettled);
 }
 
+/// Small files begin in the metadata store, and move to objects.
+#[test]
+fn a_message_is_as_it_was_synced_in_every_crash_state() {
+    if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
+        let count = from_environment("POLYMUX_CRASH_STREAMS").unwrap_or(6);
+        campaign::expect_none("messages", &[Share { suite: Suite::Messages, stride: 1, count }], seed(), EFFORT);
+    }
+}
+
+/// The messages of the test above do move to objects: without the sync before it the fault shows.
+#[test]
+fn a_message_whose_object_is_not_synced_before_its_record_goes_is_found() {
+    expect_found_in(Suite::Messages, 12, PlantedFault::ObjectNotSyncedBeforeRecord);
+}
+
 /// Plants a fault, which the first workloads of a suite must show.
 fn expect_found_in(suite: Suite, count: usize, fault: PlantedFault) {
     let share = Share { suite, stride: 1, count };

@@ -30,8 +30,8 @@ const BURST_REQUESTS: u64 = 16;
 const BURST_TIME: Duration = Duration::from_millis(4);
 /// Time between two looks whether the burst goes on.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// Requests between two looks below which it has ended.
-const REQUESTS_MIN: u64 = 8;
+/// Requests between two looks below which it has ended: 3,200 a second. Streams of large requests stay below that.
+const REQUESTS_MIN: u64 = 16;
 
 /// Most processors that are kept awake without being asked for.
 const PROCESSORS_MAX: usize = 16;
@@ -51,16 +51,36 @@ pub enum ProcessorLatency {
 /// The processors of this machine, as far as they matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Machine {
+    /// All that are switched on: the bound holds for those that this process may not use as well.
     processors: usize,
     is_virtual: bool,
+    can_poll: bool,
 }
 
 impl Machine {
     fn this() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let described = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        Self { processors, is_virtual: is_virtual(&described) }
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self {
+            processors: count_of(&text("/sys/devices/system/cpu/online")),
+            is_virtual: is_virtual(&text("/proc/cpuinfo")),
+            can_poll: can_poll(&text("/sys/devices/system/cpu/cpuidle/current_driver")),
+        }
     }
+}
+
+/// The numbers in a list of ranges such as `0-3,8`.
+fn count_of(list: &str) -> usize {
+    let length = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        last.checked_sub(first).map(|more| more + 1)
+    };
+    list.trim().split(',').filter_map(length).sum()
+}
+
+/// Whether the kernel chooses among ways to be idle; else the bound changes nothing.
+fn can_poll(idle_driver: &str) -> bool {
+    !matches!(idle_driver.trim(), "" | "none")
 }
 
 /// Whether processors that are described like this belong to a virtual machine. Those of x86 say so; others count as real.
@@ -74,6 +94,7 @@ fn obstacle(wish: ProcessorLatency, machine: Machine) -> Option<String> {
     match wish {
         ProcessorLatency::System => Some("`processor_latency` is `system`".to_owned()),
         _ if machine.processors < 2 => Some("there is one processor".to_owned()),
+        _ if !machine.can_poll => Some("this kernel has one way to be idle".to_owned()),
         ProcessorLatency::Low => None,
         ProcessorLatency::Auto if !machine.is_virtual => Some("the machine is not virtual".to_owned()),
         ProcessorLatency::Auto if machine.processors > PROCESSORS_MAX => {
@@ -118,8 +139,10 @@ impl Phase {
 /// Follows the pace of requests, and keeps processors awake during bursts.
 #[derive(Debug)]
 pub(crate) struct AwakeProcessors {
-    /// Requests so far.
+    /// Requests so far, while a thread sets bounds.
     received: AtomicU64,
+    /// Such a thread runs.
+    is_followed: AtomicBool,
     /// A burst was noticed, and its end not yet.
     is_burst: AtomicBool,
     phase: Mutex<Phase>,
@@ -131,8 +154,8 @@ impl Default for AwakeProcessors {
         let phase = Phase { counted: Instant::now(), is_ended: false, began: None, bursts: Bursts::default() };
         Self {
             received: AtomicU64::new(0),
-            // Until a thread sets bounds there is nothing to notice.
-            is_burst: AtomicBool::new(true),
+            is_followed: AtomicBool::new(false),
+            is_burst: AtomicBool::new(false),
             phase: Mutex::new(phase),
             changed: Condvar::new(),
         }
@@ -165,6 +188,9 @@ fn bound(device: &mut File, latency_us_max: i32) -> io::Result<()> {
 impl AwakeProcessors {
     /// A request came.
     pub(crate) fn note_request(&self) {
+        if !self.is_followed.load(Ordering::Relaxed) {
+            return;
+        }
         let number = self.received.fetch_add(1, Ordering::Relaxed) + 1;
         if number.is_multiple_of(BURST_REQUESTS) && !self.is_burst.load(Ordering::Relaxed) {
             self.note_requests_of_burst(Instant::now());
@@ -186,12 +212,18 @@ impl AwakeProcessors {
     /// # Errors
     /// The bound cannot be written.
     pub(crate) fn keep_awake(&self, mut device: File) -> io::Result<()> {
-        self.is_burst.store(false, Ordering::Relaxed);
+        self.is_followed.store(true, Ordering::Relaxed);
+        let outcome = self.set_bounds(&mut device);
+        self.is_followed.store(false, Ordering::Relaxed);
+        outcome
+    }
+
+    fn set_bounds(&self, device: &mut File) -> io::Result<()> {
         while self.wait_for_burst() {
             self.phase.lock().began = Some(Instant::now());
-            bound(&mut device, 0)?;
+            bound(device, 0)?;
             self.wait_for_end_of_burst();
-            bound(&mut device, UNBOUNDED_US)?;
+            bound(device, UNBOUNDED_US)?;
             self.phase.lock().end_burst();
             self.is_burst.store(false, Ordering::Relaxed);
         }
@@ -275,6 +307,13 @@ mod tests {
         }
     }
 
+    /// Asserts that each bound of 0 was taken back, and returns how many there were.
+    fn count_bounded(bounds: &[i32]) -> u64 {
+        assert!(bounds.len() % 2 == 1 && bounds.iter().step_by(2).all(|bound| *bound == UNBOUNDED_US), "{bounds:?}");
+        assert!(bounds.iter().skip(1).step_by(2).all(|bound| *bound == 0), "{bounds:?}");
+        bounds.len() as u64 / 2
+    }
+
     /// Calls `during` while a thread sets bounds, which it returns.
     fn bounds_set(during: impl FnOnce(&AwakeProcessors, &Path)) -> (Vec<i32>, Bursts) {
         let directory = tempfile::tempdir().expect("made");
@@ -286,7 +325,7 @@ mod tests {
             let awake = Arc::clone(&awake);
             thread::spawn(move || awake.keep_awake(device))
         };
-        wait_until(|| !awake.is_burst.load(Ordering::Relaxed));
+        wait_until(|| awake.is_followed.load(Ordering::Relaxed));
         during(&awake, &path);
         awake.end();
         setter.join().expect("no panic").expect("written");
@@ -298,12 +337,12 @@ mod tests {
         let (bounds, bursts) = bounds_set(|awake, path| {
             for _ in 0..2 {
                 burst(awake, path);
-                let written = bounds(path).len();
-                wait_until(|| bounds(path).len() > written);
+                wait_until(|| bounds(path).last() == Some(&UNBOUNDED_US));
             }
         });
-        assert_eq!(bounds, [UNBOUNDED_US, 0, UNBOUNDED_US, 0, UNBOUNDED_US]);
-        assert_eq!(bursts.count, 2);
+        // Where the test was held up, a burst may have ended and begun again.
+        assert!(count_bounded(&bounds) >= 2);
+        assert_eq!(bursts.count, count_bounded(&bounds));
         assert!(bursts.duration >= LOOK_INTERVAL * 2, "{bursts:?}");
     }
 
@@ -321,7 +360,7 @@ mod tests {
     #[test]
     fn a_burst_that_the_connection_does_not_outlive_ends_with_it() {
         let (bounds, _) = bounds_set(burst);
-        assert_eq!(bounds, [UNBOUNDED_US, 0, UNBOUNDED_US]);
+        assert!(count_bounded(&bounds) >= 1);
     }
 
     #[test]
@@ -334,7 +373,7 @@ mod tests {
 
     #[test]
     fn it_is_chosen_on_small_virtual_machines_and_where_it_is_asked_for() {
-        let machine = |processors, is_virtual| Machine { processors, is_virtual };
+        let machine = |processors, is_virtual| Machine { processors, is_virtual, can_poll: true };
         let is_chosen = |wish, machine| obstacle(wish, machine).is_none();
         for (wish, of_virtual, of_many, of_real) in [
             (ProcessorLatency::Auto, true, false, false),
@@ -345,7 +384,14 @@ mod tests {
             assert_eq!(is_chosen(wish, machine(64, true)), of_many, "{wish:?}");
             assert_eq!(is_chosen(wish, machine(8, false)), of_real, "{wish:?}");
             assert!(!is_chosen(wish, machine(1, true)), "no other processor has to be woken");
+            assert!(!is_chosen(wish, Machine { can_poll: false, ..machine(2, true) }));
         }
+    }
+
+    #[test]
+    fn processors_and_ways_to_be_idle_are_read_as_the_kernel_shows_them() {
+        assert_eq!(["0-1\n", "0-3,8\n", "0\n", "", "3-1"].map(count_of), [2, 5, 1, 0, 0]);
+        assert_eq!(["haltpoll\n", "intel_idle\n", "none\n", ""].map(can_poll), [true, true, false, false]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod inline;
 mod io_mode;
 mod late_stamps;
 mod lengths;
+mod logged_messages;
 mod moving;
 mod number_hash;
 mod pin_counts;
@@ -58,6 +59,7 @@ pub(crate) use late_stamps::LateFile;
 pub(crate) use late_stamps::LateStamps;
 pub(crate) use late_stamps::StampWalks;
 pub(crate) use late_stamps::WalkBelow;
+pub use logged_messages::LoggedMessages;
 pub use moving::MoveTicket;
 pub use protection::{
     check_allocation, check_change, check_not_immutable, check_not_protected, check_open, check_removable,

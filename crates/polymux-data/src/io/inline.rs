@@ -105,15 +105,25 @@ impl DataPath {
         }
     }
 
-    /// Writes into an inline file. `false`: it needs an object.
-    pub(super) fn write_inline(&self, inode: &Inode, file: &FileState, offset: u64, data: &[u8]) -> Result<bool> {
+    /// Writes into an inline file. `false`: it needs an object. Called with the append lock held.
+    pub(super) fn write_inline(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        (offset, data): (u64, &[u8]),
+        wait: Wait,
+    ) -> Result<bool> {
         let end = offset + data.len() as u64;
         let present = file.size();
         let size = end.max(present);
-        if size > self.inline_size_max_for(inode, file, data.len() as u64, size)
+        if size > self.inline_size_max_for(inode, file, data.len() as u64, end)
             || (end > present && !self.metadata_has_room())
         {
             return Ok(false);
+        }
+        if size > self.inline_size_max() && wait == Wait::Never {
+            // It is logged at once, and goes to a tier where the store has no space.
+            return Err(self.volume.would_block());
         }
         let (start, end) = (in_memory(offset), in_memory(end));
         let is_inline = self.change_inline(inode, file, |bytes| {
@@ -122,9 +132,7 @@ impl DataPath {
             }
             bytes[start..end].copy_from_slice(data);
         })?;
-        if is_inline {
-            self.note_inline_size(inode, size);
-        }
+        self.note_inline_size(inode, file);
         Ok(is_inline)
     }
 
@@ -161,6 +169,7 @@ impl DataPath {
             0 => self.empty_inline(inode, file)?,
             size => self.change_inline(inode, file, |bytes| bytes.resize(in_memory(size), 0))?,
         };
+        self.note_inline_size(inode, file);
         if done && inode.lifecycle.lock().handles == 0 {
             // No close will follow that would log it.
             self.log_inline_or_move(inode, file)?;

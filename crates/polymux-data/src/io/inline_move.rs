@@ -136,8 +136,10 @@ impl DataPath {
             transaction.put_inode(inode);
             Ok(Home::Given)
         })?;
-        if home == Home::Given && size > 0 {
+        if home == Home::Given {
             self.upkeep.messages.forget(inode.ino);
+        }
+        if home == Home::Given && size > 0 {
             Counters::count(&self.volume.counters.inline_moves);
         }
         Ok(home)
@@ -156,13 +158,29 @@ impl DataPath {
         }
     }
 
-    /// Moves messages that were not used for a while to objects, and other such inline files to other tiers, where the metadata tier is down to its
-    /// reserve. Elsewhere leaving small files is right: they cost no object, and reading them no tier. Returns how many moved.
-    pub fn move_idle_inline_files(&self) -> Result<usize> {
-        Ok(self.move_idle_messages()? + self.move_other_idle_inline_files()?)
+    /// Moves an inline file that is not open to an object.
+    pub(super) fn move_closed_to_object(&self, inode: &Inode, file: &FileState, except: Option<TierId>) -> Result<()> {
+        {
+            // Pinned in the same moment as it is seen to be there: an unlink beside this leaves the file to this thread.
+            let mut lifecycle = inode.lifecycle.lock();
+            if lifecycle.gone {
+                return Ok(());
+            }
+            lifecycle.pins += 1;
+        }
+        let moved = {
+            let _alone = file.lock_alone();
+            let _append = file.append.lock();
+            self.move_to_object(inode, file, except)
+        };
+        self.unpin(inode.ino, 1)?;
+        moved
     }
 
-    fn move_other_idle_inline_files(&self) -> Result<usize> {
+    /// Moves inline files that were not used for a while: some messages to objects, and where the metadata tier is down to its reserve, other files to
+    /// other tiers. Elsewhere leaving small files is right: they cost no object, and reading them no tier. Returns how many of those others moved.
+    pub fn move_idle_inline_files(&self) -> Result<usize> {
+        self.move_idle_messages();
         let Some(tier) = self.volume.tiers.metadata_tier() else { return Ok(0) };
         if self.volume.elapsed_ms() < self.upkeep.inline_due_ms.load(Ordering::Relaxed) || tier.headroom() > 0 {
             return Ok(0);
@@ -188,9 +206,7 @@ impl DataPath {
             if !self.is_idle(&inode) {
                 continue;
             }
-            let _alone = file.lock_alone();
-            let _append = file.append.lock();
-            match self.move_to_object(&inode, file, Some(tier.id)) {
+            match self.move_closed_to_object(&inode, file, Some(tier.id)) {
                 Ok(()) => moved += 1,
                 Err(error) if error.is_out_of_room() => return Ok(moved),
                 Err(error) => return Err(error),

@@ -126,7 +126,7 @@ impl DataPath {
         let Held { inode, file, stream, .. } = *held;
         let end = offset + data.len() as u64;
         let is_inline = held.has_append_lock && file.is_inline();
-        if is_inline && self.write_inline(inode, file, offset, data)? {
+        if is_inline && self.write_inline(inode, file, (offset, data), wait)? {
             *written = data.len();
             return Ok(Pass::Done);
         }

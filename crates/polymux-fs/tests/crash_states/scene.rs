@@ -35,6 +35,9 @@ pub const LARGE_FILE_RANGES: usize = 32;
 /// Steps after which background work counts as stuck.
 const STEPS_MAX: usize = 300;
 
+/// Time after which a small file is idle; longer than any workload.
+const IDLE_SECONDS: u32 = 600;
+
 /// The initial state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -48,6 +51,23 @@ pub struct Shape {
     pub policy: PolicyKind,
     /// Bytes of a range: the unit in which a spread file is divided among tiers.
     pub range_bytes: u32,
+    /// Whether messages begin in the metadata store, and for how long one stays that is not used.
+    pub messages: Messages,
+}
+
+/// Files that are synced once they are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Messages {
+    /// The metadata store is on no tier, so they get objects.
+    Objects,
+    /// The metadata store is on the first tier, and keeps them until background work finds them closed.
+    InStore,
+}
+
+impl Messages {
+    fn metadata_tier(self) -> Option<String> {
+        (self == Self::InStore).then(|| TIERS[0].to_owned())
+    }
 }
 
 impl Shape {
@@ -64,13 +84,20 @@ impl Shape {
             heat_memory_bytes: 64 << 10,
             spread_range_bytes: self.range_bytes,
             saturation: SaturationSource::Assumed,
+            inline_idle_seconds: if self.messages == Messages::InStore { 0 } else { IDLE_SECONDS },
             ..MountOptions::default()
         }
     }
 }
 
-fn parts(tiers: Vec<TierMember>, store: Arc<dyn MetadataStore>, clock: &Arc<ManualClock>, seed: u64) -> Parts {
-    Parts { name: "test".to_owned(), tiers, store, metadata_tier: None, clock: Arc::clone(clock) as _, seed }
+fn parts(
+    tiers: Vec<TierMember>,
+    store: Arc<dyn MetadataStore>,
+    clock: &Arc<ManualClock>,
+    (messages, seed): (Messages, u64),
+) -> Parts {
+    let metadata_tier = messages.metadata_tier();
+    Parts { name: "test".to_owned(), tiers, store, metadata_tier, clock: Arc::clone(clock) as _, seed }
 }
 
 fn member(place: usize, tier: Arc<dyn Tier>) -> TierMember {
@@ -85,8 +112,7 @@ pub struct Mounted {
     pub store: StoreDevice,
     pub configuration: Arc<Mutex<Vec<usize>>>,
     tiers: Vec<Arc<dyn Tier>>,
-    options: MountOptions,
-    policy: PolicyKind,
+    shape: Shape,
     journal: Option<Arc<Journal>>,
     /// By the place of the tier, where it is recorded: its syncs fail while this is set.
     failing: Vec<Arc<AtomicBool>>,
@@ -105,15 +131,14 @@ impl Mounted {
         let configuration = vec![0, 1];
         journal.push(Event::Configure(configuration.clone()));
         let members = || configuration.iter().map(|place| member(*place, Arc::clone(&tiers[*place]))).collect();
-        FileSystem::format(&parts(members(), Arc::clone(&recorded), &clock, 1), &new_volume())
+        FileSystem::format(&parts(members(), Arc::clone(&recorded), &clock, (shape.messages, 1)), &new_volume())
             .expect("a new volume is made");
-        let fs =
-            FileSystem::mount(parts(members(), recorded, &clock, 2), shape.options()).expect("a new volume mounts");
+        let fs = FileSystem::mount(parts(members(), recorded, &clock, (shape.messages, 2)), shape.options())
+            .expect("a new volume mounts");
         steer(&fs, shape.policy);
         let configuration = Arc::new(Mutex::new(configuration));
-        let options = shape.options();
-        let (policy, journal) = (shape.policy, Some(Arc::clone(journal)));
-        Self { fs, clock, memory, store, configuration, tiers, options, policy, journal, failing }
+        let journal = Some(Arc::clone(journal));
+        Self { fs, clock, memory, store, configuration, tiers, shape: *shape, journal, failing }
     }
 
     /// Mounts the volume after a crash; with a journal, the actions of recovery are recorded.
@@ -144,12 +169,11 @@ impl Mounted {
         let memory: Vec<Arc<MemoryTier>> = (TIERS.iter().zip(shape.capacities).enumerate())
             .map(|(place, (name, capacity))| Arc::new(state.tier(place, name, capacity, Arc::clone(&clock) as _)))
             .collect();
-        let how = (shape.options(), shape.policy);
-        Self::mount(how, (memory, store, clock), state.configuration().to_vec(), journal)
+        Self::mount(*shape, (memory, store, clock), state.configuration().to_vec(), journal)
     }
 
     fn mount(
-        (options, policy): (MountOptions, PolicyKind),
+        shape: Shape,
         (memory, store, clock): (Vec<Arc<MemoryTier>>, StoreDevice, Arc<ManualClock>),
         configuration: Vec<usize>,
         journal: Option<&Arc<Journal>>,
@@ -160,8 +184,9 @@ impl Mounted {
         };
         let front = store.front(journal)?;
         let members = configuration.iter().map(|place| member(*place, Arc::clone(&tiers[*place]))).collect();
-        let fs = FileSystem::mount(parts(members, front, &clock, 3), options).map_err(|error| error.to_string())?;
-        steer(&fs, policy);
+        let fs = FileSystem::mount(parts(members, front, &clock, (shape.messages, 3)), shape.options())
+            .map_err(|error| error.to_string())?;
+        steer(&fs, shape.policy);
         let configuration = Arc::new(Mutex::new(configuration));
         Ok(Self {
             fs,
@@ -170,8 +195,7 @@ impl Mounted {
             store,
             configuration,
             tiers,
-            options,
-            policy,
+            shape,
             journal: journal.cloned(),
             failing: Vec::new(),
         })
@@ -179,32 +203,32 @@ impl Mounted {
 
     /// Stops without warning, keeps the durable state, and mounts again.
     pub fn crash(self) -> Result<Self, String> {
-        let Self { fs, clock, memory, store, configuration, options, policy, .. } = self;
+        let Self { fs, clock, memory, store, configuration, shape, .. } = self;
         drop(fs);
         memory.iter().for_each(|tier| tier.crash());
         store.lose_unsynced();
         let configuration = configuration.lock().clone();
-        Self::mount((options, policy), (memory, store, clock), configuration, None)
+        Self::mount(shape, (memory, store, clock), configuration, None)
     }
 
     /// Stops cleanly, has the durable state checked, and mounts it again.
     pub fn remount(self) -> Result<Self, String> {
         self.fs.unmount().map_err(|error| format!("it does not unmount: {error}"))?;
-        let Self { fs, clock, memory, store, configuration, options, policy, .. } = self;
+        let Self { fs, clock, memory, store, configuration, shape, .. } = self;
         drop(fs);
         memory.iter().for_each(|tier| tier.crash());
         store.lose_unsynced();
         let configuration = configuration.lock().clone();
         let members = configuration.iter().map(|place| member(*place, Arc::clone(&memory[*place]) as _)).collect();
-        let checked = parts(members, store.front(None)?, &clock, 4);
-        let report = FileSystem::check(checked, options, CheckMode::Report, &mut |_| ControlFlow::Continue(()))
+        let checked = parts(members, store.front(None)?, &clock, (shape.messages, 4));
+        let report = FileSystem::check(checked, shape.options(), CheckMode::Report, &mut |_| ControlFlow::Continue(()))
             .map_err(|error| format!("it cannot be checked: {error}"))?;
         if !report.findings.is_empty() {
             return Err(format!("the check of the volume finds {:?}", report.findings));
         }
         memory.iter().for_each(|tier| tier.crash());
         store.lose_unsynced();
-        Self::mount((options, policy), (memory, store, clock), configuration, None)
+        Self::mount(shape, (memory, store, clock), configuration, None)
             .map_err(|error| format!("it does not mount after a clean stop: {error}"))
     }
 

@@ -6,7 +6,7 @@ use polymux_fs::PolicyKind;
 use polymux_sim::crash_states::Random;
 use polymux_sim::recording::Pause;
 
-use super::scene::{LARGE_FILE_RANGES, Shape};
+use super::scene::{LARGE_FILE_RANGES, Messages, Shape};
 use super::workload::{At, Operation, Workload};
 
 const KIB: u64 = 1 << 10;
@@ -21,14 +21,23 @@ pub const SHAPES: [Shape; 4] = [
         inline_size_max: 4096,
         policy: DEFAULT,
         range_bytes: BLOCK,
+        messages: Messages::Objects,
     },
-    Shape { name: "roomy", capacities: [16 * MIB; 3], inline_size_max: 4096, policy: DEFAULT, range_bytes: BLOCK },
+    Shape {
+        name: "roomy",
+        capacities: [16 * MIB; 3],
+        inline_size_max: 4096,
+        policy: DEFAULT,
+        range_bytes: BLOCK,
+        messages: Messages::Objects,
+    },
     Shape {
         name: "objects",
         capacities: [28 * KIB, 16 * MIB, 16 * MIB],
         inline_size_max: 0,
         policy: DEFAULT,
         range_bytes: BLOCK,
+        messages: Messages::Objects,
     },
     Shape {
         name: "spread",
@@ -36,6 +45,7 @@ pub const SHAPES: [Shape; 4] = [
         inline_size_max: 4096,
         policy: PolicyKind::Spread,
         range_bytes: BLOCK,
+        messages: Messages::Objects,
     },
 ];
 
@@ -46,6 +56,7 @@ const STREAM_SHAPE: Shape = Shape {
     inline_size_max: 4096,
     policy: PolicyKind::Spread,
     range_bytes: 2 * BLOCK,
+    messages: Messages::Objects,
 };
 
 /// A file grows over both tiers from 32 ranges on.
@@ -53,8 +64,17 @@ const ADAPTIVE_STREAM_SHAPE: Shape =
     Shape { name: "adaptive stream", policy: PolicyKind::Adaptive, range_bytes: BLOCK, ..STREAM_SHAPE };
 
 /// No file is too small for an object, and there is space everywhere.
-const LOG_SHAPE: Shape =
-    Shape { name: "log", capacities: [16 * MIB; 3], inline_size_max: 0, policy: DEFAULT, range_bytes: BLOCK };
+const LOG_SHAPE: Shape = Shape {
+    name: "log",
+    capacities: [16 * MIB; 3],
+    inline_size_max: 0,
+    policy: DEFAULT,
+    range_bytes: BLOCK,
+    messages: Messages::Objects,
+};
+
+/// Messages begin in the metadata store, and background work moves closed ones to objects.
+const MESSAGE_SHAPE: Shape = Shape { name: "message", inline_size_max: 4096, messages: Messages::InStore, ..LOG_SHAPE };
 
 /// Bytes of a block.
 const BLOCK: u32 = 4096;
@@ -190,6 +210,8 @@ pub enum Suite {
     Reserved,
     /// A log on the slower tier grows and is synced each time, until it goes on on the faster one.
     Logs,
+    /// Files are made, synced, changed and removed in a directory of messages.
+    Messages,
     /// The chosen ones, then short ones by chance with work of the store among them: for the real store.
     Stored,
 }
@@ -201,9 +223,13 @@ impl Suite {
             Self::Chosen => CHOSEN.len() * SHAPES.len(),
             Self::Short(length) => SYMBOLS.pow(length) * SHAPES.len(),
             Self::Failing => FAILING * SHAPES.len(),
-            Self::Random | Self::Stream | Self::AdaptiveStream | Self::Reserved | Self::Logs | Self::Stored => {
-                usize::MAX
-            }
+            Self::Random
+            | Self::Stream
+            | Self::AdaptiveStream
+            | Self::Reserved
+            | Self::Logs
+            | Self::Messages
+            | Self::Stored => usize::MAX,
         }
     }
 
@@ -217,6 +243,7 @@ impl Suite {
             Self::AdaptiveStream => "adaptive-stream".to_owned(),
             Self::Reserved => "reserved".to_owned(),
             Self::Logs => "logs".to_owned(),
+            Self::Messages => "messages".to_owned(),
             Self::Stored => "stored".to_owned(),
         }
     }
@@ -230,6 +257,7 @@ impl Suite {
             None if name == "adaptive-stream" => Some(Self::AdaptiveStream),
             None if name == "reserved" => Some(Self::Reserved),
             None if name == "logs" => Some(Self::Logs),
+            None if name == "messages" => Some(Self::Messages),
             None if name == "failing" => Some(Self::Failing),
             None => (name == "random").then_some(Self::Random),
         }
@@ -265,6 +293,7 @@ impl Suite {
             Self::AdaptiveStream => adaptive_stream_workload(&mut generator(index, seed ^ 0xada9)),
             Self::Reserved => reserved_workload(&mut generator(index, seed ^ 0x4e5e)),
             Self::Logs => log_workload(&mut generator(index, seed ^ 0x1095)),
+            Self::Messages => message_workload(&mut generator(index, seed ^ 0x3a11)),
             Self::Stream => stream_workload(&mut generator(index, seed ^ 0x57e4)),
         }
     }
@@ -392,6 +421,32 @@ fn log_workload(random: &mut Random) -> Workload {
         }
     }
     Workload { shape: LOG_SHAPE, operations }
+}
+
+/// Names of the messages by which the root becomes a directory of messages.
+const FIRST_MESSAGES: [&str; 8] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"];
+
+/// After eight messages others are made there, which are in the store until they are closed and idle, too long, or changed in small pieces.
+fn message_workload(random: &mut Random) -> Workload {
+    let write = |name, at, length| Operation::Write { name, at, length, descriptor: 0 };
+    let first = |name| [Operation::Create(name), write(name, At::End, 4200), Operation::Fsync(name)];
+    let mut operations: Vec<Operation> = FIRST_MESSAGES.into_iter().flat_map(first).collect();
+    for _ in 0..6 + random.below(8) {
+        let name = ["c", "x"][random.below(2)];
+        match random.below(12) {
+            0..4 => operations.extend([Operation::Create(name), write(name, At::End, 3000 + random.below(20_000))]),
+            4 => operations.push(write(name, At::Offset(random.below(9000)), 1 + random.below(9000))),
+            5 | 6 => operations.push(Operation::Fsync(name)),
+            7 | 8 => {
+                operations.push(Operation::Close(name));
+                operations.extend(vec![Operation::Background; 1 + random.below(3)]);
+            }
+            9 => operations.push(Operation::Rename { from: "c", to: "x" }),
+            10 => operations.push(Operation::Unlink(name)),
+            _ => operations.push(Operation::Replace { name, length: 1 + random.below(12_000) }),
+        }
+    }
+    Workload { shape: MESSAGE_SHAPE, operations }
 }
 
 fn generator(index: usize, seed: u64) -> Random {

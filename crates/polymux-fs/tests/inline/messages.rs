@@ -1,11 +1,15 @@
 //! Messages that begin in the metadata store (docs/design/0042).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use polymux_fs::{Caller, HandleId, NamedRule, PolicyKind, RuleMatch};
+use polymux_fs::{Caller, HandleId, NamedRule, OpenOptions, PolicyKind, RuleMatch};
 use polymux_types::Ino;
 
-use super::common::{Volume, close, create_in, make_directory, pattern, read_whole, read_write, write_all};
+use super::common::{
+    Hook, HookedTier, Verdict, Volume, close, create_in, make_directory, pattern, read_whole, read_write, write_all,
+};
 use super::{KIB, MIB, is_inline, sync, touched};
 
 /// Longest message in the store.
@@ -16,6 +20,7 @@ const IDLE: Duration = Duration::from_secs(601);
 /// A volume whose first tier also holds the metadata, and a directory in which eight messages were made and removed.
 fn queue_of(capacities: &[u64]) -> (Volume, Ino) {
     let mut volume = Volume::new(capacities);
+    volume.survive_deaths();
     volume.metadata_tier = Some("fast".to_owned());
     volume.remount();
     let directory = learnt(&volume, "incoming");
@@ -56,10 +61,12 @@ fn remove(volume: &Volume, directory: Ino, name: &str) {
     volume.fs().unlink(&Caller::root(), directory, name.as_bytes()).expect("removed");
 }
 
-/// Time passes, and background work is done.
+/// Time passes, and then a minute in which background work is done: a few messages move at once.
 fn pass(volume: &Volume, time: Duration) {
     volume.clock.advance(time);
-    volume.drain();
+    (0..60).for_each(|_| {
+        volume.step();
+    });
 }
 
 #[test]
@@ -86,13 +93,27 @@ fn an_unsynced_message_is_after_a_crash_a_state_that_it_had() {
         let (mut volume, directory) = queue();
         let (ino, handle) = message(&volume, directory, "message", 10_000);
         write_all(volume.fs(), handle, 10_000, &pattern(7, 9000)).expect("written");
-        write_all(volume.fs(), handle, 0, &pattern(9, 19_000)).expect("written");
+        write_all(volume.fs(), handle, 0, &pattern(9, 12_000)).expect("written");
         assert!(is_inline(&volume, ino));
         volume.crash_keeping_transactions(extra);
-        let states = [pattern(5, 10_000), [pattern(5, 10_000), pattern(7, 9000)].concat(), pattern(9, 19_000)];
+        let grown = [pattern(5, 10_000), pattern(7, 9000)].concat();
+        let overwritten = [pattern(9, 12_000), grown[12_000..].to_vec()].concat();
+        let states = [pattern(5, 10_000), grown, overwritten];
         let content = read_whole(volume.fs(), ino).expect("read");
         assert!(states.contains(&content), "{} bytes after {extra} more transactions", content.len());
     }
+}
+
+#[test]
+fn an_unsynced_message_outlives_the_daemon() {
+    let (mut volume, directory) = queue();
+    let (ino, handle) = message(&volume, directory, "message", 10_000);
+    write_all(volume.fs(), handle, 10_000, &pattern(7, 9000)).expect("written");
+    write_all(volume.fs(), handle, 3, b"changed").expect("written");
+    volume.kill_daemon();
+    let mut expected = [pattern(5, 10_000), pattern(7, 9000)].concat();
+    expected[3..10].copy_from_slice(b"changed");
+    assert_eq!(read_whole(volume.fs(), ino).expect("read"), expected);
 }
 
 #[test]
@@ -196,4 +217,75 @@ fn a_message_that_was_cut_to_a_small_file_stays_when_it_is_idle() {
     write_all(volume.fs(), handle, 0, &pattern(8, 2000)).expect("written");
     pass(&volume, IDLE);
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(8, 2000));
+}
+
+#[test]
+fn an_overwrite_of_a_message_succeeds_where_no_tier_has_space() {
+    let (volume, directory) = queue();
+    let (ino, handle) = message(&volume, directory, "message", 20_000);
+    (0..2).for_each(|tier| volume.memory(tier).set_capacity(volume.used(tier)));
+    pass(&volume, Duration::ZERO);
+    write_all(volume.fs(), handle, 100, b"changed").expect("it takes no space");
+    assert!(is_inline(&volume, ino));
+}
+
+/// The new content goes to an object, and until all of it is there the old one is.
+#[test]
+fn a_message_that_is_emptied_and_rewritten_in_pieces_has_the_old_or_the_new_content_once_it_is_closed() {
+    for extra in 0..6 {
+        let (mut volume, directory) = queue();
+        let ino = closed_message(&volume, directory, "message", 10_000);
+        let options = OpenOptions { truncate: true, ..read_write() };
+        let handle = volume.fs().open(&Caller::root(), ino, options).expect("opened");
+        write_all(volume.fs(), handle, 0, &pattern(7, 5000)).expect("written");
+        write_all(volume.fs(), handle, 5000, &pattern(8, 5000)).expect("written");
+        close(volume.fs(), handle).expect("closed");
+        volume.crash_keeping_transactions(extra);
+        let content = read_whole(volume.fs(), ino).expect("read");
+        let new = [pattern(7, 5000), pattern(8, 5000)].concat();
+        assert!(content == pattern(5, 10_000) || content == new, "{} bytes after {extra} transactions", content.len());
+    }
+}
+
+/// Stops a sync of a tier, once.
+struct StoppedSync {
+    is_armed: AtomicBool,
+    reached: Barrier,
+    goes_on: Barrier,
+}
+
+impl Hook for StoppedSync {
+    fn before_sync(&self) -> Verdict {
+        if self.is_armed.swap(false, Ordering::SeqCst) {
+            self.reached.wait();
+            self.goes_on.wait();
+        }
+        Verdict::Pass
+    }
+}
+
+#[test]
+fn a_message_that_is_removed_while_it_moves_leaves_nothing() {
+    let stopped =
+        Arc::new(StoppedSync { is_armed: AtomicBool::new(false), reached: Barrier::new(2), goes_on: Barrier::new(2) });
+    let mut volume =
+        Volume::wrapping(&[64 * MIB, 256 * MIB], |_, tier| Arc::new(HookedTier::new(tier, Arc::clone(&stopped) as _)));
+    volume.metadata_tier = Some("fast".to_owned());
+    volume.remount();
+    let directory = learnt(&volume, "incoming");
+    let ino = closed_message(&volume, directory, "message", 20_000);
+    assert!(is_inline(&volume, ino));
+    volume.drain();
+    volume.clock.advance(IDLE);
+    stopped.is_armed.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| pass(&volume, Duration::ZERO));
+        stopped.reached.wait();
+        remove(&volume, directory, "message");
+        stopped.goes_on.wait();
+    });
+    volume.drain();
+    assert_eq!((volume.used(0), volume.used(1), volume.inline_records()), (0, 0, 0));
+    volume.unmount().expect("unmounted");
+    assert_eq!(volume.findings(), Vec::<String>::new());
 }

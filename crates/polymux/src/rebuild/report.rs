@@ -14,8 +14,8 @@ use crate::output;
 
 /// State that no object holds, so that nothing recovers it.
 pub const BY_DESIGN: [&str; 4] = [
-    "Gone for good is what only the metadata store held: small files (`inline_size_max`), empty files that were never written, \
-     symbolic links, devices, fifos and sockets, directories without a file that was on a tier.",
+    "Gone for good is what only the metadata store held: small files (`inline_size_max`), messages of the last minutes, \
+     empty files that were never written, symbolic links, devices, fifos and sockets, directories without a file that was on a tier.",
     "Extended attributes and access control lists are gone; permission bits, owner and modification time are back.",
     "Of several names of a file one is back.",
     "Names and attributes are as of the last description; a file that was deleted just before the loss may be back.",
