@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use polymux_transport::wire::{Capabilities, HEADER_LENGTH, Opcode, Operation, Request};
-use polymux_transport::{Connection, Device, Patience, Reply, Service, Wishes, negotiate};
+use polymux_transport::{Connection, Device, Patience, ProcessorLatency, Reply, Service, Wishes, negotiate};
 use polymux_types::Errno;
 
 /// Answers `STATFS` with nothing, keeps `GETATTR` to itself, and forgets to answer the rest.
@@ -201,7 +201,8 @@ fn a_connection_whose_queues_are_refused_goes_on_without_them() {
     let agreement = negotiate(&device, |_| Wishes { capabilities: offered, ..Wishes::default() }).unwrap();
     assert!(agreement.capabilities.contains(Capabilities::OVER_IO_URING));
     kernel.answer();
-    let connection = Arc::new(Connection::new(Arc::new(device), agreement, Forgetful));
+    let connection = Connection::new(Arc::new(device), agreement, Forgetful);
+    let connection = Arc::new(connection.with_processor_latency(ProcessorLatency::System));
     // A socket takes no registrations.
     match connection.start(2) {
         Ok(workers) => assert_eq!(workers.len(), 2),

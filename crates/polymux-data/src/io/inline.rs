@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * A write changes bytes in memory only. They reach the log with the next record of the inode: at close, fsync, rename
-//!   and the periodic flush, so a crash of the machine leaves a state that the file had at one of these moments.
+//!   and the periodic flush, so a crash of the machine leaves a state that the file had at one of these moments. Of a file that is longer than a note
+//!   each write is logged at once (`messages.rs`).
 //! * Before the write is answered, a note of these bytes is in memory that outlives the daemon, where such memory exists
 //!   (docs/design/0023). If that memory is full, the record is logged at once.
 //! * It leaves the store when it grows beyond the limit or needs an object for another reason (`inline_move.rs`), and comes
@@ -70,6 +71,7 @@ impl DataPath {
             return Ok(false);
         }
         let mut bytes = file.inline.bytes.write();
+        file.inline.note_emptying();
         *bytes = Some(Vec::new());
         file.sizes.bytes.store(0, Ordering::Release);
         file.inline.mark_dirty();
@@ -126,14 +128,14 @@ impl DataPath {
             return Err(self.volume.would_block());
         }
         let (start, end) = (in_memory(offset), in_memory(end));
-        let is_inline = self.change_inline(inode, file, |bytes| {
+        let changed = self.change_inline(inode, file, |bytes| {
             if bytes.len() < end {
                 bytes.resize(end, 0);
             }
             bytes[start..end].copy_from_slice(data);
-        })?;
+        });
         self.note_inline_size(inode, file);
-        Ok(is_inline)
+        changed
     }
 
     /// Reads from an inline file, whose layout the caller holds.
@@ -166,10 +168,11 @@ impl DataPath {
             return Ok(false);
         }
         let done = match size {
-            0 => self.empty_inline(inode, file)?,
-            size => self.change_inline(inode, file, |bytes| bytes.resize(in_memory(size), 0))?,
+            0 => self.empty_inline(inode, file),
+            size => self.change_inline(inode, file, |bytes| bytes.resize(in_memory(size), 0)),
         };
         self.note_inline_size(inode, file);
+        let done = done?;
         if done && inode.lifecycle.lock().handles == 0 {
             // No close will follow that would log it.
             self.log_inline_or_move(inode, file)?;

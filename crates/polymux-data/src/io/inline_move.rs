@@ -124,10 +124,10 @@ impl DataPath {
             file.spreading.unpromised.store(self.volume_syncs.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
             if replaces_record {
                 transaction.batch.delete(keys::inline(inode.ino));
-                // Emptied while it was inline: with the record its old bytes go, and the close waits for the new ones.
-                if size == 0 {
-                    file.durability.emptyings.note();
-                }
+            }
+            // Emptied while it was inline: with the record its old bytes go, and the close waits for the new ones.
+            if file.inline.was_emptied() || replaces_record && size == 0 {
+                file.durability.emptyings.note();
             }
             if durable == Durable::NotYet && size > 0 {
                 file.note_unsynced(0, 0, size);

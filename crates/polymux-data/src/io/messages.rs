@@ -7,8 +7,8 @@
 //! * A file counts as a message by the directory that it was made in (`waited_for.rs`). It is inline up to [`MESSAGE_INLINE_MAX`], if it would be
 //!   placed on the tier of the metadata store.
 //! * A record has the whole content, so growth by less than an eighth of it moves the file to an object: each sync of a log would log all of it.
-//! * Writes are logged at once where the file is larger than a note (docs/design/0023). So a file that was emptied gets its new content as an object, whose
-//!   close waits, and the old content is not replaced by a part of the new one.
+//! * A write to a file that is larger than a note is logged at once (docs/design/0023). So a file that was emptied gets its new content as an object, and its
+//!   close waits for that.
 //! * At most 64 MiB of such files are in the store ([`LoggedMessages`](polymux_volume::inode::LoggedMessages)); further ones begin as objects. One that
 //!   was not used for `inline_idle_seconds` moves to an object: the store holds the mail of minutes, not an archive.
 //! * They are known in memory alone. Those of an earlier mount are found by one look at the newest inline files.
@@ -27,6 +27,9 @@ use crate::placement::Request;
 const MESSAGE_INLINE_MAX: u64 = 32 << 10;
 const _: () = assert!(MESSAGE_INLINE_MAX <= INLINE_SIZE_LIMIT);
 
+/// Bytes up to which no file in the store counts as a message, whatever the options say.
+const SMALL_FILE_MAX: u64 = 4096;
+
 /// A message in the store grows by one in so many of its bytes at least.
 const GROWTH_MIN_DIVISOR: u64 = 8;
 
@@ -34,7 +37,7 @@ const GROWTH_MIN_DIVISOR: u64 = 8;
 const MOVED_PER_STEP: usize = 16;
 
 /// Inline files of an earlier mount that are looked at in one step.
-const LOOKED_AT_PER_STEP: usize = 64;
+const LOOKED_AT_PER_STEP: usize = 256;
 
 /// Inode numbers before the next one among which messages of an earlier mount are looked for.
 const RECENT_NUMBERS: u64 = 1 << 20;
@@ -50,8 +53,8 @@ impl DataPath {
             // An overwrite takes no space, and may need no tier that has some.
             return INLINE_SIZE_LIMIT;
         }
-        let is_rewritten = file.inline.is_stored() && (present == 0 || file.inline.is_dirty());
-        if end > MESSAGE_INLINE_MAX || length.saturating_mul(GROWTH_MIN_DIVISOR) < end || is_rewritten {
+        let grows_enough = length.saturating_mul(GROWTH_MIN_DIVISOR) >= end;
+        if end > MESSAGE_INLINE_MAX || !grows_enough || file.inline.was_emptied() {
             return usual;
         }
         // Its bytes count already where it is larger than a small file.
@@ -72,11 +75,20 @@ impl DataPath {
     /// The size of a file without objects may have changed. Called with the append lock held, or the barrier alone.
     pub(super) fn note_inline_size(&self, inode: &Inode, file: &FileState) {
         let bytes = file.size();
-        if file.is_inline() && bytes > self.inline_size_max() {
+        if file.is_inline() && bytes > self.small_file_max() {
             self.upkeep.messages.note_use(inode.ino, bytes, self.volume.elapsed_ms());
         } else {
             self.upkeep.messages.forget(inode.ino);
         }
+    }
+
+    fn small_file_max(&self) -> u64 {
+        self.inline_size_max().max(SMALL_FILE_MAX)
+    }
+
+    /// Whether messages wait in the metadata store until they are idle, or may.
+    pub fn has_messages(&self) -> bool {
+        !self.volume.is_read_only() && self.upkeep.messages.are_possible()
     }
 
     /// Moves some of the messages that were not used for a while out of the metadata store. One that cannot move stays for as long again.
@@ -106,12 +118,12 @@ impl DataPath {
         let file = inode.file().ok_or_else(|| {
             Error::corrupted(format!("the inline data of inode {}", inode.ino), "it belongs to no file")
         })?;
-        if self.is_idle(inode) && file.size() > self.inline_size_max() {
+        if self.is_idle(inode) && file.size() > self.small_file_max() {
             // It is placed like any other file.
             file.usage.expected.set(None);
             self.move_closed_to_object(inode, file, None)?;
         }
-        if file.is_inline() && file.size() > self.inline_size_max() {
+        if file.is_inline() && file.size() > self.small_file_max() {
             self.upkeep.messages.postpone(inode.ino, self.volume.elapsed_ms());
         } else {
             self.upkeep.messages.forget(inode.ino);
@@ -127,7 +139,7 @@ impl DataPath {
             after => after,
         };
         let files = self.volume.metadata.inline_files(after, LOOKED_AT_PER_STEP)?;
-        let messages = files.iter().filter(|(_, bytes)| *bytes > self.inline_size_max());
+        let messages = files.iter().filter(|(_, bytes)| *bytes > self.small_file_max());
         messages.for_each(|(ino, bytes)| self.upkeep.messages.note_earlier(*ino, *bytes));
         self.upkeep.messages.look_on_after(files.last().map(|(ino, _)| *ino));
         Ok(())

@@ -151,10 +151,12 @@ impl Mounted {
         }
     }
 
-    /// Whether the background has nothing to watch or to free: no file is used past this process, no call to a tier is under way, and all tiers work.
+    /// Whether the background has nothing to watch, to move or to free: no file is used past this process, no call to a tier is under way, no message
+    /// waits to become idle, and all tiers work.
     pub(crate) fn may_rest(&self) -> bool {
         self.volume.tiers.all().iter().all(|tier| self.may_be_left_alone(tier))
             && self.data.rewritten.is_empty()
+            && !self.data.has_messages()
             && self.data.handles.passed_through() == 0
             && !self.data.holders.are_possible()
             && self.data.holders.inos().is_empty()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use polymux_fs::{Caller, HandleId, NamedRule, OpenOptions, PolicyKind, RuleMatch};
+use polymux_fs::{Caller, HandleId, NamedRule, OpenOptions, PolicyKind, RuleMatch, SetAttributes};
 use polymux_types::Ino;
 
 use super::common::{
@@ -229,21 +229,45 @@ fn an_overwrite_of_a_message_succeeds_where_no_tier_has_space() {
     assert!(is_inline(&volume, ino));
 }
 
-/// The new content goes to an object, and until all of it is there the old one is.
+/// Whether all of the old content of a message is there, or all of the new one, after it was emptied, changed by `change`, rewritten in these pieces
+/// and closed.
+fn is_old_or_new_after_a_crash(change: impl Fn(&Volume, Ino), pieces: &[usize], extra: usize) -> bool {
+    let (mut volume, directory) = queue();
+    let ino = closed_message(&volume, directory, "message", 10_000);
+    let options = OpenOptions { truncate: true, ..read_write() };
+    let handle = volume.fs().open(&Caller::root(), ino, options).expect("opened");
+    change(&volume, ino);
+    let mut new = Vec::new();
+    for length in pieces {
+        write_all(volume.fs(), handle, new.len() as u64, &pattern(7, *length)).expect("written");
+        new.extend(pattern(7, *length));
+    }
+    close(volume.fs(), handle).expect("closed");
+    volume.crash_keeping_transactions(extra);
+    let content = read_whole(volume.fs(), ino).expect("read");
+    content == pattern(5, 10_000) || content == new
+}
+
 #[test]
 fn a_message_that_is_emptied_and_rewritten_in_pieces_has_the_old_or_the_new_content_once_it_is_closed() {
-    for extra in 0..6 {
-        let (mut volume, directory) = queue();
-        let ino = closed_message(&volume, directory, "message", 10_000);
-        let options = OpenOptions { truncate: true, ..read_write() };
-        let handle = volume.fs().open(&Caller::root(), ino, options).expect("opened");
-        write_all(volume.fs(), handle, 0, &pattern(7, 5000)).expect("written");
-        write_all(volume.fs(), handle, 5000, &pattern(8, 5000)).expect("written");
-        close(volume.fs(), handle).expect("closed");
-        volume.crash_keeping_transactions(extra);
-        let content = read_whole(volume.fs(), ino).expect("read");
-        let new = [pattern(7, 5000), pattern(8, 5000)].concat();
-        assert!(content == pattern(5, 10_000) || content == new, "{} bytes after {extra} transactions", content.len());
+    for extra in 0..8 {
+        for pieces in [&[5000, 5000][..], &[4096, 5904], &[1000, 1000, 8000], &[20_000], &[300]] {
+            let is_whole = is_old_or_new_after_a_crash(|_, _| (), pieces, extra);
+            assert!(is_whole, "in pieces of {pieces:?}, after {extra} transactions");
+        }
+    }
+}
+
+/// Its record is logged in between, with nothing in it, so that the old content may be gone; the close waits for the new one.
+#[test]
+fn a_message_whose_emptying_is_on_record_has_the_new_content_once_it_is_closed() {
+    let change = |volume: &Volume, ino| {
+        let change = SetAttributes { permissions: Some(0o600), ..SetAttributes::default() };
+        volume.fs().set_attributes(&Caller::root(), ino, &change).expect("changed");
+        volume.flush_log();
+    };
+    for pieces in [&[5000, 5000][..], &[4096, 5904]] {
+        assert!(is_old_or_new_after_a_crash(change, pieces, 0), "in pieces of {pieces:?}");
     }
 }
 

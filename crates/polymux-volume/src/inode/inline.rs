@@ -37,6 +37,8 @@ pub struct InlineData {
     dirty: AtomicBool,
     /// The store may hold a `b` record of the file.
     stored: AtomicBool,
+    /// The file was emptied since its last close, and the store had a `b` record of it then.
+    emptied: AtomicBool,
     /// The note that preserves unlogged bytes beyond the life of the process. A leaf.
     note: Mutex<Option<NotePlace>>,
     /// Version of the note that the transaction under way makes needless; 0: none. Changes under the record lock.
@@ -59,6 +61,16 @@ impl InlineData {
     /// Whether the store may hold a `b` record of the file.
     pub fn is_stored(&self) -> bool {
         self.stored.load(Ordering::Acquire)
+    }
+
+    /// All bytes are about to go, because the file is written anew.
+    pub fn note_emptying(&self) {
+        self.emptied.fetch_or(self.is_stored(), Ordering::AcqRel);
+    }
+
+    /// Whether that happened since the last close, to bytes that the store had.
+    pub fn was_emptied(&self) -> bool {
+        self.emptied.load(Ordering::Acquire)
     }
 
     /// The bytes went to an object, whose record takes the `b` record away. Returns whether there may be one. Called
@@ -151,9 +163,10 @@ impl Inode {
         }
     }
 
-    /// Lets the bytes go where the store has them too.
+    /// The file is closed: lets the bytes go where the store has them too.
     pub fn forget_inline_bytes(&self) {
         let Some(file) = self.file() else { return };
+        file.inline.emptied.store(false, Ordering::Release);
         if file.inline.bytes.read().is_none() {
             return;
         }

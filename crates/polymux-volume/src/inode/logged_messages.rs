@@ -81,6 +81,11 @@ impl LoggedMessages {
         self.bytes.load(Ordering::Relaxed).saturating_add(bytes) <= BYTES_MAX
     }
 
+    /// Whether there are any, or the look for those of an earlier mount goes on.
+    pub fn are_possible(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > 0 || self.known.lock().looked_through.is_some()
+    }
+
     /// Messages that were last used before a moment, up to so many, those of the longest time ago first.
     pub fn used_before(&self, before_ms: u64, count_max: usize) -> Vec<Ino> {
         if self.bytes.load(Ordering::Relaxed) == 0 {
