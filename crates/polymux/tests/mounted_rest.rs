@@ -17,6 +17,10 @@ const WAKE_UPS_PER_SECOND_MAX: f64 = 2.0;
 
 const PROCESSOR_PERCENT_MAX: f64 = 0.05;
 
+/// Processor time of a wake-up with nothing to do, from which on that of a volume cannot be found out. It is 20 to 60 us; a virtual machine with a busy host is
+/// charged for the time that this does not give to it after a sleep: 1 to 4 ms were seen.
+const IDLE_WAKE_UP_NS_MAX: u64 = 80_000;
+
 /// Work of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Activity {
@@ -53,6 +57,20 @@ fn activity_within(processes: &[i32], time: Duration) -> BTreeMap<String, Activi
     }
     during.retain(|_, activity| activity.wake_ups > 0);
     during
+}
+
+/// Processor time that this thread had so far.
+fn own_processor_ns() -> u64 {
+    let schedule = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    schedule.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Processor time of a wake-up with nothing to do, measured over a time.
+fn idle_wake_up_ns(time: Duration) -> u64 {
+    const WAKE_UPS: u32 = 20;
+    let before = own_processor_ns();
+    (0..WAKE_UPS).for_each(|_| thread::sleep(time / WAKE_UPS));
+    (own_processor_ns() - before) / u64::from(WAKE_UPS)
 }
 
 fn wake_ups_per_second(activity: &BTreeMap<String, Activity>, time: Duration) -> f64 {
@@ -128,7 +146,9 @@ fn a_volume_that_is_not_used_takes_hardly_any_processor_time() {
     for io in modes {
         let Some(mut volume) = resting(io) else { return };
         let processes = processes_of(&volume);
+        let idle_wake_up = thread::spawn(move || idle_wake_up_ns(observed));
         let activity = activity_within(&processes, observed);
+        let idle_wake_up_ns = idle_wake_up.join().unwrap();
         let per_second = wake_ups_per_second(&activity, observed);
         let processor_ns = activity.values().map(|activity| activity.processor_ns).sum::<u64>();
         let percent = processor_ns as f64 / observed.as_nanos() as f64 * 100.0;
@@ -137,7 +157,11 @@ fn a_volume_that_is_not_used_takes_hardly_any_processor_time() {
             "{io}, processes {count}, {observed:?}: {per_second:.2} wake-ups a second, {percent:.4} % of a processor"
         );
         assert!(per_second <= WAKE_UPS_PER_SECOND_MAX, "{activity:?}");
-        assert!(percent <= PROCESSOR_PERCENT_MAX, "{activity:?}");
+        if idle_wake_up_ns > IDLE_WAKE_UP_NS_MAX {
+            eprintln!("skipped: processor time: a wake-up with nothing to do takes {idle_wake_up_ns} ns of it here");
+        } else {
+            assert!(percent <= PROCESSOR_PERCENT_MAX, "{activity:?}");
+        }
         volume.unmount();
     }
 }
