@@ -4,9 +4,10 @@
 mod common;
 
 use common::{
-    Volume, close, create, errno, find, make_directory, pattern, read_at, read_only, read_whole, read_write, write_all,
+    Volume, close, create, errno, find, finish_job, make_directory, pattern, read_at, read_only, read_whole,
+    read_write, write_all,
 };
-use polymux_fs::{Caller, HandleId, JobState, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
+use polymux_fs::{Caller, HandleId, OpenOptions, Progress, RenameMode, SetAttributes, SetTime, SyncKind};
 use polymux_tier::{ObjectRef, Tier, Wait};
 use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Errno, Ino, TierId, Timestamp};
@@ -298,9 +299,7 @@ fn an_unsynced_append_to_a_log_that_comes_back_to_its_first_tier_is_a_prefix() {
         let mut end = 1 << 20;
         write_all(volume.fs(), handle, 0, &data[..end]).expect("written");
         let job = volume.fs().migrate(ino, "slow", None).expect("accepted");
-        while volume.fs().job(job).expect("known").state != JobState::Done {
-            volume.fs().move_step();
-        }
+        finish_job(volume.fs(), job);
         let mut append = |length: usize| {
             write_all(volume.fs(), handle, end as u64, &data[end..end + length]).expect("written");
             end += length;

@@ -143,10 +143,7 @@ fn a_file_with_room_reserved_on_several_tiers_is_as_it_was_synced_in_every_crash
 /// The end of a log moves to the faster tier between two syncs.
 #[test]
 fn a_log_that_goes_on_on_a_faster_tier_is_as_it_was_synced_in_every_crash_state() {
-    if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
-        let count = from_environment("POLYMUX_CRASH_STREAMS").unwrap_or(6);
-        campaign::expect_none("logs", &[Share { suite: Suite::Logs, stride: 1, count }], seed(), EFFORT);
-    }
+    look_at_first_of(Suite::Logs);
 }
 
 /// The logs of the test above do go on elsewhere: without the sync before it the fault shows.
@@ -158,16 +155,21 @@ fn a_log_that_goes_on_elsewhere_before_its_size_is_settled_is_found() {
 /// Small files begin in the metadata store, and move to objects.
 #[test]
 fn a_message_is_as_it_was_synced_in_every_crash_state() {
-    if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
-        let count = from_environment("POLYMUX_CRASH_STREAMS").unwrap_or(6);
-        campaign::expect_none("messages", &[Share { suite: Suite::Messages, stride: 1, count }], seed(), EFFORT);
-    }
+    look_at_first_of(Suite::Messages);
 }
 
 /// The messages of the test above do move to objects: without the sync before it the fault shows.
 #[test]
 fn a_message_whose_object_is_not_synced_before_its_record_goes_is_found() {
     expect_found_in(Suite::Messages, 12, PlantedFault::ObjectNotSyncedBeforeRecord);
+}
+
+/// Looks at the first workloads of a suite, unless one state was asked for.
+fn look_at_first_of(suite: Suite) {
+    if std::env::var_os("POLYMUX_CRASH_STATE").is_none() {
+        let count = from_environment("POLYMUX_CRASH_STREAMS").unwrap_or(6);
+        campaign::expect_none(&suite.name(), &[Share { suite, stride: 1, count }], seed(), EFFORT);
+    }
 }
 
 /// Plants a fault, which the first workloads of a suite must show.

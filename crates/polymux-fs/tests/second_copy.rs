@@ -2,13 +2,15 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Hook, HookedTier, StoreHook, Verdict, Volume, bytes_on, close, create, pattern, read_whole, write_all};
-use polymux_fs::{Caller, HandleId, JobState, SyncKind};
+use common::{
+    Full, HookedTier, StoreHook, Volume, bytes_on, close, create, finish_job, pattern, read_whole, write_all,
+};
+use polymux_fs::{Caller, HandleId, SyncKind};
 use polymux_meta::{CopySync, Sequence};
-use polymux_tier::{ObjectRef, Tier, TierError};
+use polymux_tier::Tier;
 use polymux_types::Ino;
 
 /// A copy that answers as set by the test, and looks at a tier on each request.
@@ -131,16 +133,6 @@ fn numbers_are_used_only_after_the_copy_knows_of_their_range() {
     assert_eq!(copy.waited.lock().unwrap().len(), 2, "and not for each number");
 }
 
-/// Refuses writes while switched on.
-#[derive(Default)]
-struct Full(AtomicBool);
-
-impl Hook for Full {
-    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        if self.0.load(Ordering::Relaxed) { Verdict::Fail(TierError::NoSpace) } else { Verdict::Pass }
-    }
-}
-
 /// A file that went on on the slow tier, and the switch that makes this tier full.
 struct Switched {
     volume: Volume,
@@ -193,9 +185,7 @@ fn blocks_are_moved_to_an_earlier_size_authority_only_after_the_copy_knows_of_th
     let file = file_that_went_on_elsewhere();
     let fs = file.volume.fs();
     let job = fs.migrate(file.ino, "fast", None).expect("accepted");
-    while fs.job(job).expect("known").state != JobState::Done {
-        fs.move_step();
-    }
+    finish_job(fs, job);
     assert_eq!(bytes_on(fs, file.ino, "slow"), 0);
     file.assert_waited_before_the_first_byte();
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    Hook, HookedTier, PosixVolume, Verdict, Volume, bytes_on, close, create, errno, find, pattern, read_at, read_only,
-    read_whole, write_all,
+    Full, Hook, HookedTier, PosixVolume, Verdict, Volume, bytes_on, close, create, errno, find, pattern, read_at,
+    read_only, read_whole, write_all,
 };
 use polymux_fs::{AllocateKind, Caller, FileSystem, HandleId, SetAttributes, SyncKind, Wait, WriteOrigin};
 use polymux_tier::{ObjectRef, Tier, TierError};
@@ -331,16 +331,6 @@ fn the_reserve_of_a_tier_stays_free() {
     write_all(volume.fs(), handle, 0, &pattern(15, 400_000)).expect("written");
     assert!(volume.used(0) <= 128 * KIB, "{} bytes on the fast tier", volume.used(0));
     assert_eq!(read_whole(volume.fs(), ino).expect("read"), pattern(15, 400_000));
-}
-
-/// Refuses writes while switched on, as a full copy-on-write file system refuses overwrites too.
-#[derive(Default)]
-struct Full(AtomicBool);
-
-impl Hook for Full {
-    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
-        if self.0.load(Ordering::Relaxed) { Verdict::Fail(TierError::NoSpace) } else { Verdict::Pass }
-    }
 }
 
 #[test]

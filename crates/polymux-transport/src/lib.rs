@@ -25,6 +25,7 @@ mod pace;
 mod planted_death;
 mod pool;
 mod processor_latency;
+mod processor_list;
 mod reply;
 mod served;
 mod turns;

@@ -15,6 +15,8 @@ use std::fs::File;
 pub use awake::Bursts;
 pub(crate) use awake::{AwakeProcessors, EndsAwakeProcessors};
 
+use crate::processor_list::count_of;
+
 /// Most processors that are kept awake without being asked for.
 const PROCESSORS_MAX: usize = 16;
 
@@ -43,21 +45,11 @@ impl Machine {
     fn this() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         Self {
-            processors: count_of(&text("/sys/devices/system/cpu/online")),
+            processors: count_of(&text("/sys/devices/system/cpu/online")).unwrap_or(0),
             is_virtual: is_virtual(&text("/proc/cpuinfo")),
             can_poll: can_poll(&text("/sys/devices/system/cpu/cpuidle/current_driver")),
         }
     }
-}
-
-/// The numbers in a list of ranges such as `0-3,8`.
-fn count_of(list: &str) -> usize {
-    let length = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-        last.checked_sub(first).map(|more| more + 1)
-    };
-    list.trim().split(',').filter_map(length).sum()
 }
 
 /// Whether the kernel chooses among ways to be idle; else the bound changes nothing.
@@ -120,7 +112,7 @@ mod tests {
 
     #[test]
     fn processors_and_ways_to_be_idle_are_read_as_the_kernel_shows_them() {
-        assert_eq!(["0-1\n", "0-3,8\n", "0\n", "", "3-1"].map(count_of), [2, 5, 1, 0, 0]);
+        assert_eq!(["0-1\n", "0-3,8\n", "0\n", "", "3-1"].map(|list| count_of(list).unwrap_or(0)), [2, 5, 1, 0, 0]);
         assert_eq!(["haltpoll\n", "intel_idle\n", "none\n", ""].map(can_poll), [true, true, false, false]);
     }
 

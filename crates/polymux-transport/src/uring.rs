@@ -35,6 +35,7 @@ use self::queue::{Plan, Starting};
 use self::way_back::WayBack;
 use crate::classic::Worker;
 use crate::connection::Connection;
+use crate::processor_list::count_of;
 
 pub(crate) use self::mailbox::RingReply;
 
@@ -95,20 +96,10 @@ pub fn write_max(wished: u32) -> u32 {
     if is_large { wished.min(SHORT_WRITE_MAX) } else { wished }
 }
 
+/// The kernel has as many queues, numbered without gaps; a processor whose number is not among them uses queue 0.
 fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string(POSSIBLE)?;
     count_of(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{POSSIBLE}: {}", text.trim())))
-}
-
-/// How many numbers a list like `0-3,8-11` has. The kernel has as many queues, numbered without gaps; a processor whose number
-/// is not among them uses queue 0.
-fn count_of(list: &str) -> Option<usize> {
-    let length = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        last.checked_sub(first)?.checked_add(1)
-    };
-    list.trim().split(',').try_fold(0_usize, |sum, range| sum.checked_add(length(range)?))
 }
 
 /// How many requests a queue takes at once to begin with.
@@ -196,17 +187,6 @@ fn wait_for(ready: &Receiver<io::Result<()>>, queues: usize, deadline: Instant) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processors_are_counted_whatever_is_missing_between_them() {
-        assert_eq!(count_of("0\n"), Some(1));
-        assert_eq!(count_of("0-1\n"), Some(2));
-        assert_eq!(count_of("0-3,8-11\n"), Some(8));
-        assert_eq!(count_of("0,2,4-5\n"), Some(4));
-        for broken in ["\n", "0-", "3-1", "0,,1", "a"] {
-            assert_eq!(count_of(broken), None, "{broken}");
-        }
-    }
 
     #[test]
     fn the_more_processors_the_fewer_requests_each_takes_at_once() {

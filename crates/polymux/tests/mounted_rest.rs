@@ -4,6 +4,7 @@ mod mounted;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,11 @@ struct Activity {
     processor_ns: u64,
 }
 
+/// Processor time that a thread had so far, by its directory in `/proc`; `None` where it has ended.
+fn processor_ns_of(thread: &Path) -> Option<u64> {
+    fs::read_to_string(thread.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+}
+
 /// The work of each thread of some processes since it began, by name and number.
 fn activity(processes: &[i32]) -> BTreeMap<String, Activity> {
     let threads_of = |process: &i32| fs::read_dir(format!("/proc/{process}/task")).unwrap();
@@ -36,10 +42,9 @@ fn activity(processes: &[i32]) -> BTreeMap<String, Activity> {
         let name = fs::read_to_string(path.join("comm")).ok()?;
         let status = fs::read_to_string(path.join("status")).ok()?;
         let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        let schedule = fs::read_to_string(path.join("schedstat")).ok()?;
+        let processor_ns = processor_ns_of(&path)?;
         let number = path.file_name()?.to_string_lossy().into_owned();
         let wake_ups = count.trim().parse().ok()?;
-        let processor_ns = schedule.split_whitespace().next()?.parse().ok()?;
         Some((format!("{} {number}", name.trim()), Activity { wake_ups, processor_ns }))
     };
     processes.iter().flat_map(threads_of).filter_map(|entry| of_thread(entry.ok()?.path())).collect()
@@ -59,18 +64,13 @@ fn activity_within(processes: &[i32], time: Duration) -> BTreeMap<String, Activi
     during
 }
 
-/// Processor time that this thread had so far.
-fn own_processor_ns() -> u64 {
-    let schedule = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    schedule.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// Processor time of a wake-up with nothing to do, measured over a time.
 fn idle_wake_up_ns(time: Duration) -> u64 {
     const WAKE_UPS: u32 = 20;
-    let before = own_processor_ns();
+    let own_ns = || processor_ns_of(Path::new("/proc/thread-self")).expect("this thread runs");
+    let before = own_ns();
     (0..WAKE_UPS).for_each(|_| thread::sleep(time / WAKE_UPS));
-    (own_processor_ns() - before) / u64::from(WAKE_UPS)
+    (own_ns() - before) / u64::from(WAKE_UPS)
 }
 
 fn wake_ups_per_second(activity: &BTreeMap<String, Activity>, time: Duration) -> f64 {

@@ -75,7 +75,7 @@ impl DataPath {
     /// The size of a file without objects may have changed. Called with the append lock held, or the barrier alone.
     pub(super) fn note_inline_size(&self, inode: &Inode, file: &FileState) {
         let bytes = file.size();
-        if file.is_inline() && bytes > self.small_file_max() {
+        if bytes > self.small_file_max() && file.is_inline() {
             self.upkeep.messages.note_use(inode.ino, bytes, self.volume.elapsed_ms());
         } else {
             self.upkeep.messages.forget(inode.ino);

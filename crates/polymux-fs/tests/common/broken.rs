@@ -50,6 +50,16 @@ impl Hook for Broken {
     }
 }
 
+/// Refuses writes while switched on, as a full copy-on-write file system refuses overwrites too.
+#[derive(Default)]
+pub struct Full(pub AtomicBool);
+
+impl Hook for Full {
+    fn before_write(&self, _object: ObjectRef, _offset: u64, _length: usize) -> Verdict {
+        if self.0.load(Ordering::Relaxed) { Verdict::Fail(TierError::NoSpace) } else { Verdict::Pass }
+    }
+}
+
 /// A volume, one tier of which can be broken.
 pub fn volume_with_broken_tier(capacities: &[u64], index: usize) -> (Volume, Arc<Broken>) {
     let broken = Arc::new(Broken::default());

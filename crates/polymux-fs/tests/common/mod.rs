@@ -17,15 +17,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[allow(unused_imports, reason = "each test program uses its own part")]
-pub use broken::{Broken, volume_with_broken_tier};
+pub use broken::{Broken, Full, volume_with_broken_tier};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub use delegate::{Hook, HookedTier, Verdict};
 #[allow(unused_imports, reason = "each test program uses its own part")]
 pub use hooked_store::{HookedStore, StoreHook};
 use polymux_fs::{
-    Attributes, Caller, CheckMode, FileKind, FileSystem, ForgottenTier, HandleId, MissingTiers, MountOptions,
-    NewVolume, OpenOptions, Parts, PolicyKind, Progress, RebuildReport, RebuildSource, TierMember, TierPresence,
-    VolumeError, WriteOrigin,
+    Attributes, Caller, CheckMode, FileKind, FileSystem, ForgottenTier, HandleId, JobId, JobState, MissingTiers,
+    MountOptions, NewVolume, OpenOptions, Parts, PolicyKind, Progress, RebuildReport, RebuildSource, TierMember,
+    TierPresence, VolumeError, WriteOrigin,
 };
 use polymux_meta::MetadataStore;
 use polymux_sim::{MemoryStore, MemoryTier};
@@ -446,6 +446,13 @@ pub fn read_whole(fs: &FileSystem, ino: Ino) -> polymux_fs::Result<Vec<u8>> {
 pub fn bytes_on(fs: &FileSystem, ino: Ino, tier: &str) -> u64 {
     let location = fs.locate(ino).expect("located");
     location.shares.iter().filter(|share| share.name == tier).map(|share| share.bytes_mapped).sum()
+}
+
+/// Carries out moves until one of them is done.
+pub fn finish_job(fs: &FileSystem, job: JobId) {
+    while fs.job(job).expect("known").state != JobState::Done {
+        fs.move_step();
+    }
 }
 
 /// Closes a description the way a program does.

@@ -35,9 +35,6 @@ pub const LARGE_FILE_RANGES: usize = 32;
 /// Steps after which background work counts as stuck.
 const STEPS_MAX: usize = 300;
 
-/// Time after which a small file is idle; longer than any workload.
-const IDLE_SECONDS: u32 = 600;
-
 /// The initial state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -79,13 +76,14 @@ impl Shape {
     }
 
     pub fn options(&self) -> MountOptions {
+        let defaults = MountOptions::default();
         MountOptions {
             inline_size_max: self.inline_size_max,
             heat_memory_bytes: 64 << 10,
             spread_range_bytes: self.range_bytes,
             saturation: SaturationSource::Assumed,
-            inline_idle_seconds: if self.messages == Messages::InStore { 0 } else { IDLE_SECONDS },
-            ..MountOptions::default()
+            inline_idle_seconds: if self.messages == Messages::InStore { 0 } else { defaults.inline_idle_seconds },
+            ..defaults
         }
     }
 }

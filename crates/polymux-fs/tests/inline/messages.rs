@@ -19,7 +19,10 @@ const IDLE: Duration = Duration::from_secs(601);
 
 /// A volume whose first tier also holds the metadata, and a directory in which eight messages were made and removed.
 fn queue_of(capacities: &[u64]) -> (Volume, Ino) {
-    let mut volume = Volume::new(capacities);
+    queue_on(Volume::new(capacities))
+}
+
+fn queue_on(mut volume: Volume) -> (Volume, Ino) {
     volume.survive_deaths();
     volume.metadata_tier = Some("fast".to_owned());
     volume.remount();
@@ -292,11 +295,9 @@ impl Hook for StoppedSync {
 fn a_message_that_is_removed_while_it_moves_leaves_nothing() {
     let stopped =
         Arc::new(StoppedSync { is_armed: AtomicBool::new(false), reached: Barrier::new(2), goes_on: Barrier::new(2) });
-    let mut volume =
+    let volume =
         Volume::wrapping(&[64 * MIB, 256 * MIB], |_, tier| Arc::new(HookedTier::new(tier, Arc::clone(&stopped) as _)));
-    volume.metadata_tier = Some("fast".to_owned());
-    volume.remount();
-    let directory = learnt(&volume, "incoming");
+    let (mut volume, directory) = queue_on(volume);
     let ino = closed_message(&volume, directory, "message", 20_000);
     assert!(is_inline(&volume, ino));
     volume.drain();

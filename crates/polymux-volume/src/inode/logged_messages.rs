@@ -43,15 +43,6 @@ impl Default for LoggedMessages {
     }
 }
 
-impl Known {
-    /// Returns the bytes of a message that was known.
-    fn remove(&mut self, ino: Ino) -> u64 {
-        let Some(message) = self.files.remove(&ino) else { return 0 };
-        self.by_use.remove(&(message.used_ms, ino));
-        message.bytes
-    }
-}
-
 impl LoggedMessages {
     /// A message has so many bytes, and is used now.
     pub fn note_use(&self, ino: Ino, bytes: u64, now_ms: u64) {
@@ -70,9 +61,7 @@ impl LoggedMessages {
     /// A file is deleted, has an object, or is as small as any.
     pub fn forget(&self, ino: Ino) {
         if self.bytes.load(Ordering::Relaxed) > 0 {
-            let mut known = self.known.lock();
-            let bytes = known.remove(ino);
-            self.bytes.store(self.bytes.load(Ordering::Relaxed) - bytes, Ordering::Relaxed);
+            self.remove(&mut self.known.lock(), ino);
         }
     }
 
@@ -114,10 +103,17 @@ impl LoggedMessages {
     }
 
     fn insert(&self, known: &mut Known, ino: Ino, message: Message) {
-        let before = known.remove(ino);
+        self.remove(known, ino);
         known.files.insert(ino, message);
         known.by_use.insert((message.used_ms, ino));
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) - before + message.bytes, Ordering::Relaxed);
+        self.bytes.fetch_add(message.bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&self, known: &mut Known, ino: Ino) {
+        if let Some(message) = known.files.remove(&ino) {
+            known.by_use.remove(&(message.used_ms, ino));
+            self.bytes.fetch_sub(message.bytes, Ordering::Relaxed);
+        }
     }
 }
 
