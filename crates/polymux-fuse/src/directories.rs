@@ -4,11 +4,12 @@
 //! `.` and `..` are made here; they are never pinned, because the kernel does not count them.
 
 use polymux_fs::{Attributes, Caller, DirectoryEntry, FileSystem};
-use polymux_transport::wire::{Attr, EntryReply, Header, Listing, Room};
+use polymux_transport::wire::{Attr, EntryReply, Header, Listing, OpenFlags, OpenReply, Room};
 use polymux_types::Ino;
 
 use crate::adapter::{Adapter, Outcome, caller, ino};
 use crate::convert::{self, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
+use crate::listings::KernelCopy;
 use crate::names::is_missing_name;
 
 /// Entries asked for at once: about as many as fit in the kernel's usual buffer of 32 KiB.
@@ -17,17 +18,19 @@ const NAMES_AT_ONCE: usize = 512;
 const ENTRIES_AT_ONCE: usize = 128;
 
 impl Adapter {
-    pub(crate) fn open_listing(&self, header: &Header) -> Outcome<u64> {
-        self.run("opendir", ino(header), |fs| {
-            fs.open_directory(&caller(header), ino(header))?;
-            Ok(self.listings.open(fs.directory_end(ino(header))?))
+    pub(crate) fn open_listing(&self, header: &Header) -> Outcome<OpenReply> {
+        let directory = ino(header);
+        self.run("opendir", directory, |fs| {
+            fs.open_directory(&caller(header), directory)?;
+            let (handle, copy) = self.listings.open(directory, fs.directory_end(directory)?);
+            Ok(OpenReply::new(handle, flags_of(copy)))
         })
     }
 
     /// The position behind the last name of a listing: that of the moment when it was opened or read from its beginning.
     fn end_of_listing(&self, fs: &FileSystem, directory: Ino, handle: u64, offset: u64) -> polymux_fs::Result<u64> {
         if offset == 0 {
-            self.listings.rewind(handle, fs.directory_end(directory)?);
+            self.listings.rewind(directory, handle, fs.directory_end(directory)?);
         }
         Ok(self.listings.end(handle))
     }
@@ -96,6 +99,14 @@ impl Adapter {
             }
             Ok(pinned)
         })
+    }
+}
+
+fn flags_of(copy: KernelCopy) -> OpenFlags {
+    match copy {
+        KernelCopy::Kept => OpenFlags::CACHE_DIRECTORY.and(OpenFlags::KEEP_CACHE),
+        KernelCopy::MadeAnew => OpenFlags::CACHE_DIRECTORY,
+        KernelCopy::NotUsed => OpenFlags::KEEP_CACHE,
     }
 }
 

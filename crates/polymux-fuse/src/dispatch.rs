@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use polymux_fs::{HandleId, SyncKind, Wait};
 use polymux_transport::wire::{
-    Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenFlags, OpenReply, OpenRequestFlags, Operation,
-    Request, StatxReply, commanded, copied, created, seek_result, written, xattr_size,
+    Attr, AttrReply, CopyWidth, EntryReply, Header, Listing, OpenReply, OpenRequestFlags, Operation, Request,
+    StatxReply, commanded, copied, created, seek_result, written, xattr_size,
 };
 use polymux_transport::{Patience, Reply, Service};
 use polymux_types::{Errno, Ino};
@@ -67,11 +67,15 @@ impl Service for Adapter {
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, ()| self.flushed(reply));
             }
             Op::Release { handle } => return self.release(header, handle, reply, wait),
-            Op::Unlink { name } => self.answer(header, reply, || self.remove_name(header, name)),
-            Op::RemoveDirectory { name } => self.answer(header, reply, || self.remove_directory(header, name)),
+            Op::Unlink { name } => self.answer_change(header, &[ino(header)], reply, || self.remove_name(header, name)),
+            Op::RemoveDirectory { name } => {
+                self.answer_change(header, &[ino(header)], reply, || self.remove_directory(header, name));
+            }
             Op::Rename { name, new_parent, new_name, flags } => {
                 let reply = self.replace_later(header, name, Ino(new_parent), new_name, flags, reply)?;
-                self.answer(header, reply, || self.rename_name(header, name, Ino(new_parent), new_name, flags));
+                self.answer_change(header, &[ino(header), Ino(new_parent)], reply, || {
+                    self.rename_name(header, name, Ino(new_parent), new_name, flags)
+                });
             }
             Op::Link { node, name } => self.link(header, Ino(node), name, reply),
             Op::Allocate { handle, offset, length, mode } => {
@@ -88,6 +92,7 @@ impl Service for Adapter {
 
     fn forget(&self, node: u64, count: u64) {
         self.note_use();
+        self.listings.forget(Ino(node));
         self.forget_inode(Ino(node), count);
     }
 }
@@ -150,10 +155,7 @@ impl Adapter {
                 || self.seek_file(header, handle, offset, whence),
                 |reply, found| reply.body(&seek_result(found)),
             ),
-            Op::OpenDirectory => {
-                let opened = |handle| OpenReply::new(handle, OpenFlags::default()).encode();
-                reply.result(self.open_listing(header).map(opened));
-            }
+            Op::OpenDirectory => reply.result(self.open_listing(header).map(|opened| opened.encode())),
             Op::ReadDirectory { handle, offset, size } => {
                 let mut listing = Listing::new(size);
                 let listed = self.list_names(header, (handle, offset), &mut listing);
@@ -293,17 +295,46 @@ impl Adapter {
         }
     }
 
-    /// Answers with an entry, which pins its inode.
+    /// Answers a change of names in these directories.
+    pub(crate) fn answer_change(
+        &self,
+        header: &Header,
+        directories: &[Ino],
+        reply: Reply,
+        work: impl FnOnce() -> Outcome<()>,
+    ) {
+        let work = || self.change_names(directories, work);
+        self.answer_with_undo(header, reply, work, |reply, ()| reply.ok(), |()| self.outdate(directories));
+    }
+
+    /// Changes names in directories. A change that fails may have been made all the same, and the kernel takes it for one that was not.
+    fn change_names<T>(&self, directories: &[Ino], change: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        change().inspect_err(|_| self.outdate(directories))
+    }
+
+    fn outdate(&self, directories: &[Ino]) {
+        directories.iter().for_each(|directory| self.listings.outdate(*directory));
+    }
+
+    /// Answers with the entry of a new name, which pins its inode.
     fn answer_entry(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<Attr>) {
+        let directories = [ino(header)];
+        let work = || self.change_names(&directories, work);
         let answer = |reply: Reply, attr| reply.body(&self.entry_reply(attr).encode());
-        let undo = |attr: Attr| self.forget_inode(Ino(attr.ino), 1);
+        let undo = |attr: Attr| {
+            self.outdate(&directories);
+            self.forget_inode(Ino(attr.ino), 1);
+        };
         self.answer_with_undo(header, reply, work, answer, undo);
     }
 
     /// Answers with an entry that is open, too.
     fn answer_created(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<(Attr, OpenReply)>) {
+        let directories = [ino(header)];
+        let work = || self.change_names(&directories, work);
         let answer = |reply: Reply, (attr, open)| reply.body(&created(&self.entry_reply(attr), &open));
         let undo = |(attr, open): (Attr, OpenReply)| {
+            self.outdate(&directories);
             self.take_file_back(open.handle);
             self.forget_inode(Ino(attr.ino), 1);
         };
@@ -333,15 +364,21 @@ impl Adapter {
     /// The request is about the directory of the new name; it waits for the file.
     fn link(&self, header: &Header, node: Ino, name: &[u8], reply: Reply) {
         let of_file = Header { node: node.get(), ..*header };
-        let work = || {
+        let directories = [ino(header)];
+        let make = || {
             let attr = self.make_link(header, node, name)?;
             self.settled(&of_file, attr, Wait::Allowed).inspect_err(|_| self.forget_inode(node, 1))
         };
+        let work = || self.change_names(&directories, make);
         let answer = |reply: Reply, attr: Attr| {
             let keep_attr = self.keep_attr_of_change(&attr);
             reply.body(&EntryReply { keep_attr, ..self.entry_reply(attr) }.encode());
         };
-        self.answer_with_undo(&of_file, reply, work, answer, |attr| self.forget_inode(Ino(attr.ino), 1));
+        let undo = |attr: Attr| {
+            self.outdate(&directories);
+            self.forget_inode(Ino(attr.ino), 1);
+        };
+        self.answer_with_undo(&of_file, reply, work, answer, undo);
     }
 
     fn open(&self, header: &Header, flags: i32, further: OpenRequestFlags, reply: Reply, wait: Wait) -> Option<Reply> {

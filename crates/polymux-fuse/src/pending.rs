@@ -260,8 +260,9 @@ impl Adapter {
             Work::Replace { name, new_parent, new_name, flags } => {
                 let adapter = self.clone();
                 let rename = move || {
-                    adapter
-                        .answer(&header, reply, || adapter.rename_name(&header, &name, new_parent, &new_name, flags));
+                    adapter.answer_change(&header, &[ino(&header), new_parent], reply, || {
+                        adapter.rename_name(&header, &name, new_parent, &new_name, flags)
+                    });
                 };
                 // Where there is no thread for it, the reply is dropped, which answers EIO.
                 let started = thread::Builder::new().name("fuse-rename".to_owned()).spawn(rename);

@@ -32,6 +32,8 @@ fn what_is_open_goes_on_when_the_daemon_is_killed() {
     (0..3000).for_each(|number| drop(File::create(stage.path().join(format!("names/{number}"))).unwrap()));
     let mut listing = fs::read_dir(stage.path().join("names")).unwrap();
     let first: Vec<_> = listing.by_ref().take(10).map(|entry| entry.unwrap().file_name()).collect();
+    let kept = stage.path().join("kept");
+    fs::create_dir(&kept).unwrap();
     for round in 0..3_u8 {
         // Neither was sent when the daemon dies: the kernel has it.
         file.seek(SeekFrom::End(0)).unwrap();
@@ -39,6 +41,10 @@ fn what_is_open_goes_on_when_the_daemon_is_killed() {
         appender.write_all(format!("line {round}\n").as_bytes()).unwrap();
         stage.kill_daemon();
         assert_eq!(file.metadata().unwrap().len(), 100_001 * (u64::from(round) + 1));
+        let in_kept = || fs::read_dir(&kept).unwrap().count();
+        assert_eq!(in_kept(), usize::from(round), "names that the kernel keeps are right");
+        File::create(kept.join(format!("{round}"))).unwrap();
+        assert_eq!(in_kept(), usize::from(round) + 1);
     }
     let rest: Vec<_> = listing.map(|entry| entry.unwrap().file_name()).collect();
     let mut all: Vec<_> = first.into_iter().chain(rest).collect();

@@ -209,6 +209,8 @@ impl OpenFlags {
     pub const DIRECT_IO: Self = Self(1 << 0);
     /// Cached pages stay.
     pub const KEEP_CACHE: Self = Self(1 << 1);
+    /// Of a directory: the kernel may answer listings from its copy of the names, and make one.
+    pub const CACHE_DIRECTORY: Self = Self(1 << 3);
     /// No `FLUSH` comes when a descriptor is closed.
     pub const NO_FLUSH: Self = Self(1 << 5);
     /// Of a description without the page cache: writes within the file come side by side.
