@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use polymux_records::attributes::HandleId;
 use polymux_records::attributes::{
-    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, NodeKind, OpenOptions, RenameMode, SetAttributes,
-    SyncKind, VolumeSpace, WriteOrigin, XattrMode,
+    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, NodeKind, OpenOptions, OpenedDirectory, RenameMode,
+    SetAttributes, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 use polymux_records::caller::Caller;
 use polymux_records::error::{Error, Result};
@@ -476,15 +476,19 @@ impl FileSystem {
         self.logged("readdir", self.mounted.read_directory(directory, after, limit))
     }
 
-    /// Checks that a directory may be listed.
-    pub fn open_directory(&self, caller: &Caller, directory: Ino) -> Result<()> {
+    /// Checks that a directory may be listed. That it was moved is reported once.
+    pub fn open_directory(&self, caller: &Caller, directory: Ino) -> Result<OpenedDirectory> {
         self.logged("opendir", self.mounted.open_directory(caller, directory))
     }
 
-    /// The position behind every name that is in a directory now: cookies of names made later are not smaller. A name that is
-    /// renamed within its directory, or replaced, keeps its position.
+    /// The position behind every name that is in a directory now, as in [`OpenedDirectory`].
     pub fn directory_end(&self, directory: Ino) -> Result<u64> {
-        self.logged("opendir", self.mounted.directory_end(directory))
+        self.logged("readdir", self.mounted.directory_end(directory))
+    }
+
+    /// A directory is listed from its beginning on, with the attributes of its files.
+    pub fn note_listed(&self, directory: Ino) -> Result<()> {
+        self.logged("readdir", self.mounted.note_listed(directory))
     }
 
     /// Makes the names in a directory durable.

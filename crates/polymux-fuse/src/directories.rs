@@ -3,36 +3,45 @@
 //!
 //! `.` and `..` are made here; they are never pinned, because the kernel does not count them.
 
+use std::time::Duration;
+
 use polymux_fs::{Attributes, Caller, DirectoryEntry, FileSystem};
 use polymux_transport::wire::{Attr, EntryReply, Header, Listing, OpenFlags, OpenReply, Room};
 use polymux_types::Ino;
 
 use crate::adapter::{Adapter, Outcome, caller, ino};
-use crate::convert::{self, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
+use crate::convert::{self, KEEP, OFFSET_AFTER_DOT, OFFSET_AFTER_DOT_DOT};
 use crate::listings::KernelCopy;
 use crate::names::is_missing_name;
+use crate::threads::is_of_kernel_thread;
 
 /// Entries asked for at once: about as many as fit in the kernel's usual buffer of 32 KiB.
 const NAMES_AT_ONCE: usize = 512;
 /// Entries fetched at once with their attributes, which take more space.
 const ENTRIES_AT_ONCE: usize = 128;
 
+/// How long the kernel answers listings from its copy before it is sent attributes again: those that it keeps have to last for another listing.
+const COPY_USED_MAX: Duration = Duration::from_secs(KEEP.as_secs() / 2);
+
 impl Adapter {
     pub(crate) fn open_listing(&self, header: &Header) -> Outcome<OpenReply> {
         let directory = ino(header);
         self.run("opendir", directory, |fs| {
-            fs.open_directory(&caller(header), directory)?;
-            let (handle, copy) = self.listings.open(directory, fs.directory_end(directory)?);
-            Ok(OpenReply::new(handle, flags_of(copy)))
+            let opened = fs.open_directory(&caller(header), directory)?;
+            let may_use = opened.since_listed < COPY_USED_MAX && !is_of_kernel_thread(header);
+            let allowed = if may_use { KernelCopy::Used } else { KernelCopy::NotUsed };
+            let (handle, copy) = self.listings.open(directory, opened.end, allowed);
+            let uses = if copy == KernelCopy::Used { OpenFlags::CACHE_DIRECTORY } else { OpenFlags::default() };
+            let keeps = if opened.was_moved { OpenFlags::default() } else { OpenFlags::KEEP_CACHE };
+            Ok(OpenReply::new(handle, uses.and(keeps)))
         })
     }
 
-    /// The position behind the last name of a listing: that of the moment when it was opened or read from its beginning.
-    fn end_of_listing(&self, fs: &FileSystem, directory: Ino, handle: u64, offset: u64) -> polymux_fs::Result<u64> {
-        if offset == 0 {
-            self.listings.rewind(directory, handle, fs.directory_end(directory)?);
+    /// Marks the end of a listing, which has no more entries, as one that does not complete the kernel's copy, where it must not.
+    fn mark_end(&self, handle: u64, listing: &mut Listing) {
+        if listing.is_empty() && !self.listings.may_complete_copy(handle) {
+            listing.end_without_copy();
         }
-        Ok(self.listings.end(handle))
     }
 
     pub(crate) fn sync_listing(&self, header: &Header) -> Outcome<()> {
@@ -42,8 +51,9 @@ impl Adapter {
     /// Adds names to an answer, from an offset of an open directory on.
     pub(crate) fn list_names(&self, header: &Header, place: (u64, u64), listing: &mut Listing) -> Outcome<()> {
         self.run("readdir", ino(header), |fs| {
-            let end = self.end_of_listing(fs, ino(header), place.0, place.1)?;
-            let mut walk = Walk { fs, caller: caller(header), directory: ino(header), offset: place.1, end };
+            let directory = ino(header);
+            let end = self.listings.read(place.0, place.1, fs.directory_end(directory)?);
+            let mut walk = Walk { fs, caller: caller(header), directory, offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add(attributes.ino.get(), offset, attributes.kind.type_bits(), name)
             })?;
@@ -52,7 +62,9 @@ impl Adapter {
             }
             walk.entries(NAMES_AT_ONCE, |entry, offset| {
                 Ok(listing.add(entry.ino.get(), offset, entry.kind.type_bits(), &entry.name))
-            })
+            })?;
+            self.mark_end(place.0, listing);
+            Ok(())
         })
     }
 
@@ -65,10 +77,13 @@ impl Adapter {
         reply: impl Fn(Attr) -> EntryReply,
     ) -> Outcome<Vec<Ino>> {
         self.run("readdirplus", ino(header), |fs| {
-            let caller = caller(header);
+            let (caller, directory) = (caller(header), ino(header));
             let mut pinned = Vec::new();
-            let end = self.end_of_listing(fs, ino(header), place.0, place.1)?;
-            let mut walk = Walk { fs, caller: caller.clone(), directory: ino(header), offset: place.1, end };
+            let end = self.listings.read(place.0, place.1, fs.directory_end(directory)?);
+            if place.1 == 0 {
+                fs.note_listed(directory)?;
+            }
+            let mut walk = Walk { fs, caller: caller.clone(), directory, offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add_with_attr(&reply(convert::attr(attributes)), offset, name)
             })?;
@@ -97,16 +112,9 @@ impl Adapter {
                 pinned.into_iter().for_each(|ino| fs.unpin(ino, 1));
                 return Err(error);
             }
+            self.mark_end(place.0, listing);
             Ok(pinned)
         })
-    }
-}
-
-fn flags_of(copy: KernelCopy) -> OpenFlags {
-    match copy {
-        KernelCopy::Kept => OpenFlags::CACHE_DIRECTORY.and(OpenFlags::KEEP_CACHE),
-        KernelCopy::MadeAnew => OpenFlags::CACHE_DIRECTORY,
-        KernelCopy::NotUsed => OpenFlags::KEEP_CACHE,
     }
 }
 

@@ -92,7 +92,6 @@ impl Service for Adapter {
 
     fn forget(&self, node: u64, count: u64) {
         self.note_use();
-        self.listings.forget(Ino(node));
         self.forget_inode(Ino(node), count);
     }
 }
@@ -113,7 +112,7 @@ impl Adapter {
         }
     }
 
-    /// Answers a FLUSH. A kernel that collects writes sends the bytes and the times of a file at each close in any case, and what is left
+    /// Answers a FLUSH. A kernel that collects writes sends the bytes and the times of a file at each close in any case, and the work that is left
     /// to do then is done with these and at the release, so it need not send a message of its own; it never does again after `ENOSYS`.
     fn flushed(&self, reply: Reply) {
         match self.write_back {
@@ -295,7 +294,8 @@ impl Adapter {
         }
     }
 
-    /// Answers a change of names in these directories.
+    /// Answers a change of names in these directories. The kernel knows of one that is answered with success; else it asks for the attributes of the
+    /// directory again, and by another modification time it finds that its copy of the names is outdated.
     pub(crate) fn answer_change(
         &self,
         header: &Header,
@@ -309,11 +309,16 @@ impl Adapter {
 
     /// Changes names in directories. A change that fails may have been made all the same, and the kernel takes it for one that was not.
     fn change_names<T>(&self, directories: &[Ino], change: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-        change().inspect_err(|_| self.outdate(directories))
+        change().inspect_err(|errno| {
+            // These are found before anything is changed, and are common.
+            if !matches!(*errno, Errno::EEXIST | Errno::ENOENT | Errno::ENOTEMPTY | Errno::EACCES) {
+                self.outdate(directories);
+            }
+        })
     }
 
     fn outdate(&self, directories: &[Ino]) {
-        directories.iter().for_each(|directory| self.listings.outdate(*directory));
+        directories.iter().for_each(|directory| self.device.expire_attributes(directory.get()));
     }
 
     /// Answers with the entry of a new name, which pins its inode.

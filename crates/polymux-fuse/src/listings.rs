@@ -1,17 +1,21 @@
-//! Directories that are open for listing: where each listing ends, and whether the kernel may keep a copy of it
+//! Directories that are open for listing: where each listing ends, and whether it may complete the kernel's copy of the names
 //! (docs/design/0025, docs/design/0043).
 //!
 //! Invariants:
 //! * Positions in a directory rise with each name that is made, and a name that is renamed within its directory or replaced
 //!   keeps its position. So a listing that ends at the position that was next when it began shows each name that was there all
 //!   the time exactly once, and comes to its end whatever is made meanwhile.
-//! * The kernel puts its copy together from the answers to all listings that may be kept, and believes the end that any of them reaches. So these
-//!   have one end in common, for each directory. A listing that would need another one is not kept.
-//! * The kernel drops its copy by itself after each change of names that was answered with success. A directory that changed without that is noted
-//!   here until it is opened again, which then drops the copy.
+//! * The kernel collects the entries of all listings that *use* its copy, each that follows the last one, without regard to changes in between. Once the
+//!   copy is complete it answers from it, and finds out whether it is outdated only where a listing begins. So a copy is completed only by a listing that
+//!   is alone with it, and the last one that began: others that are under way would go on in entries from before their beginning, and in a copy that
+//!   was begun later an earlier end would hide names.
+//! * The kernel may answer a listing from a complete copy, without a request. From its first request on until it is closed, a listing counts as using
+//!   the copy, and no listing that is opened meanwhile does.
+//! * The kernel holds the lock of a directory shared while a program reads it, and alone while a name is changed. So nothing changes between a request and
+//!   the moment at which its answer becomes part of the copy, but by changes whose request was answered before (with EIO, because a tier hangs).
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use polymux_types::Ino;
 use polymux_types::sync::Mutex;
@@ -22,47 +26,46 @@ pub(crate) struct Listings {
     /// The last handle that was given out; the first one is 1.
     last: AtomicU64,
     state: Mutex<State>,
-    /// Whether `State::outdated` has any, so that changing names and forgetting inodes need not lock.
-    has_outdated: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     open: HashMap<u64, OpenListing>,
-    /// The listings of each directory that the kernel may keep.
-    kept: HashMap<Ino, KeptListings>,
-    /// Directories of which the kernel may have a copy that it does not know to be outdated.
-    outdated: HashSet<Ino>,
+    /// Directories with listings that use the copy.
+    in_use: HashMap<Ino, CopyUsers>,
 }
 
 #[derive(Debug)]
 struct OpenListing {
     directory: Ino,
-    end: End,
-}
-
-/// The cookie at which a listing ends.
-#[derive(Debug)]
-enum End {
-    /// That of all listings of the directory that the kernel may keep.
-    Common,
-    Own(u64),
-}
-
-#[derive(Debug)]
-struct KeptListings {
+    /// The cookie at which it ends.
     end: u64,
-    count: usize,
+    stage: Stage,
 }
 
-/// How the kernel treats its copy of the names of a directory that is opened.
+/// How a listing and the kernel's copy depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It does not use the copy.
+    Apart,
+    /// There was no request yet: the kernel may be answering it from a complete copy.
+    Silent,
+    /// Its entries become part of the copy.
+    Using,
+}
+
+/// The listings that use the copy of a directory.
+#[derive(Debug, Default)]
+struct CopyUsers {
+    count: usize,
+    /// The handle of the one that began last; 0 where no beginning was seen.
+    last_begun: u64,
+}
+
+/// Whether the kernel uses its copy for a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelCopy {
-    /// It may use the one that it has, or make one.
-    Kept,
-    /// It drops the one that it has, and may make another.
-    MadeAnew,
-    /// It leaves the one that it has to other listings.
+    Used,
     NotUsed,
 }
 
@@ -72,75 +75,66 @@ impl Listings {
         Self { last: AtomicU64::new(last), ..Self::default() }
     }
 
-    /// Begins a listing of a directory in which the next name gets this cookie; returns its handle.
-    pub(crate) fn open(&self, directory: Ino, next_cookie: u64) -> (u64, KernelCopy) {
+    /// Begins a listing of a directory in which the next name gets the cookie `end`. Returns its handle, and whether it uses the copy, as far
+    /// as that is `allowed`.
+    pub(crate) fn open(&self, directory: Ino, end: u64, allowed: KernelCopy) -> (u64, KernelCopy) {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut state = self.state.lock();
-        let kept = state.kept.entry(directory).or_insert(KeptListings { end: next_cookie, count: 0 });
-        if kept.end != next_cookie {
-            state.open.insert(handle, OpenListing { directory, end: End::Own(next_cookie) });
-            return (handle, KernelCopy::NotUsed);
-        }
-        kept.count += 1;
-        state.open.insert(handle, OpenListing { directory, end: End::Common });
-        let copy = if state.outdated.remove(&directory) { KernelCopy::MadeAnew } else { KernelCopy::Kept };
-        self.has_outdated.store(!state.outdated.is_empty(), Ordering::Release);
+        let copy = if state.in_use.contains_key(&directory) { KernelCopy::NotUsed } else { allowed };
+        let stage = if copy == KernelCopy::Used { Stage::Silent } else { Stage::Apart };
+        state.open.insert(handle, OpenListing { directory, end, stage });
         (handle, copy)
     }
 
-    /// The listing begins anew. One that the kernel may keep takes along the others of its directory.
-    pub(crate) fn rewind(&self, directory: Ino, handle: u64, next_cookie: u64) {
+    /// A listing is read from an offset on, while the next name gets the cookie `end`. Returns the cookie at which it ends: nowhere for a handle that
+    /// was not given out.
+    pub(crate) fn read(&self, handle: u64, offset: u64, end: u64) -> u64 {
         let mut state = self.state.lock();
         let state = &mut *state;
-        match state.open.get_mut(&handle) {
-            Some(OpenListing { end: End::Own(end), .. }) => *end = next_cookie,
-            // The kernel may keep those of an earlier daemon, too.
-            Some(OpenListing { end: End::Common, .. }) | None => {
-                let Some(kept) = state.kept.get_mut(&directory).filter(|kept| kept.end < next_cookie) else { return };
-                kept.end = next_cookie;
-                // An answer to another listing that ends at the earlier position may still be on its way.
-                state.outdated.insert(directory);
-                self.has_outdated.store(true, Ordering::Release);
-            }
+        let Some(listing) = state.open.get_mut(&handle) else { return u64::MAX };
+        let begins = offset == 0;
+        // Up to here a silent one was answered from a copy that may be newer than its beginning.
+        if begins || listing.stage == Stage::Silent {
+            listing.end = end;
         }
+        if listing.stage == Stage::Apart {
+            return listing.end;
+        }
+        let users = state.in_use.entry(listing.directory).or_default();
+        if listing.stage == Stage::Silent {
+            listing.stage = Stage::Using;
+            users.count += 1;
+        }
+        if begins {
+            users.last_begun = handle;
+        }
+        listing.end
     }
 
-    /// Where the listing ends; nowhere for a handle that was not given out.
-    pub(crate) fn end(&self, handle: u64) -> u64 {
+    /// Whether the end of a listing may complete the kernel's copy. One that does not use it cannot.
+    pub(crate) fn may_complete_copy(&self, handle: u64) -> bool {
         let state = self.state.lock();
-        match state.open.get(&handle) {
-            Some(OpenListing { end: End::Own(end), .. }) => *end,
-            Some(OpenListing { end: End::Common, directory }) => state.kept[directory].end,
-            None => u64::MAX,
+        // The kernel may use the copy for a handle of an earlier daemon.
+        let Some(listing) = state.open.get(&handle) else { return false };
+        match listing.stage {
+            Stage::Apart => true,
+            Stage::Silent => false,
+            Stage::Using => {
+                let users = &state.in_use[&listing.directory];
+                users.count == 1 && users.last_begun == handle
+            }
         }
     }
 
     /// The directory was closed.
     pub(crate) fn close(&self, handle: u64) {
         let mut state = self.state.lock();
-        let Some(OpenListing { end: End::Common, directory }) = state.open.remove(&handle) else { return };
-        let kept = state.kept.get_mut(&directory).expect("the listing was counted");
-        kept.count -= 1;
-        if kept.count == 0 {
-            state.kept.remove(&directory);
+        let Some(OpenListing { stage: Stage::Using, directory, .. }) = state.open.remove(&handle) else { return };
+        let users = state.in_use.get_mut(&directory).expect("the listing was counted");
+        users.count -= 1;
+        if users.count == 0 {
+            state.in_use.remove(&directory);
         }
-    }
-
-    /// The names of a directory, or its parent, changed or may have changed, and the kernel does not hear of it.
-    pub(crate) fn outdate(&self, directory: Ino) {
-        let mut state = self.state.lock();
-        state.outdated.insert(directory);
-        self.has_outdated.store(true, Ordering::Release);
-    }
-
-    /// The kernel has forgotten an inode, and its copy of the names with it.
-    pub(crate) fn forget(&self, ino: Ino) {
-        if !self.has_outdated.load(Ordering::Acquire) {
-            return;
-        }
-        let mut state = self.state.lock();
-        state.outdated.remove(&ino);
-        self.has_outdated.store(!state.outdated.is_empty(), Ordering::Release);
     }
 }
 
@@ -151,81 +145,81 @@ mod tests {
     const DIRECTORY: Ino = Ino(7);
     const OTHER: Ino = Ino(8);
 
-    #[test]
-    fn listings_of_an_unchanged_directory_are_kept_by_the_kernel() {
-        let listings = Listings::default();
-        let (first, copy) = listings.open(DIRECTORY, 5);
-        assert_eq!(copy, KernelCopy::Kept);
-        let (second, copy) = listings.open(DIRECTORY, 5);
-        assert_eq!(copy, KernelCopy::Kept);
-        assert_eq!((listings.end(first), listings.end(second)), (5, 5));
+    fn open(listings: &Listings, end: u64) -> (u64, KernelCopy) {
+        listings.open(DIRECTORY, end, KernelCopy::Used)
     }
 
     #[test]
-    fn a_listing_that_ends_elsewhere_than_one_that_is_open_is_not_kept() {
+    fn a_listing_that_is_alone_completes_the_copy() {
         let listings = Listings::default();
-        let (first, _) = listings.open(DIRECTORY, 5);
-        let (second, copy) = listings.open(DIRECTORY, 9);
+        let (handle, copy) = open(&listings, 5);
+        assert_eq!(copy, KernelCopy::Used);
+        assert_eq!((listings.read(handle, 0, 5), listings.read(handle, 3, 9)), (5, 5));
+        assert!(listings.may_complete_copy(handle));
+        assert_eq!(listings.read(handle, 0, 9), 9, "it begins anew");
+        assert!(listings.may_complete_copy(handle));
+    }
+
+    #[test]
+    fn a_listing_that_is_opened_beside_one_that_has_begun_does_not_use_the_copy() {
+        let listings = Listings::default();
+        let (first, _) = open(&listings, 5);
+        listings.read(first, 0, 5);
+        let (second, copy) = open(&listings, 9);
         assert_eq!(copy, KernelCopy::NotUsed);
-        assert_eq!((listings.end(first), listings.end(second)), (5, 9));
+        assert_eq!(listings.open(OTHER, 5, KernelCopy::Used).1, KernelCopy::Used);
+        assert_eq!((listings.read(second, 0, 9), listings.read(first, 3, 9)), (9, 5), "each has its end");
+        assert!(listings.may_complete_copy(first) && listings.may_complete_copy(second), "the kernel tells them apart");
         listings.close(first);
-        assert_eq!(listings.open(DIRECTORY, 9).1, KernelCopy::Kept, "the one that was not kept does not count");
+        assert_eq!(open(&listings, 9).1, KernelCopy::Used, "the other one does not hinder it");
     }
 
     #[test]
-    fn a_listing_that_begins_anew_takes_along_those_whose_copy_it_shares() {
+    fn of_two_listings_that_use_the_copy_none_completes_it() {
         let listings = Listings::default();
-        let (first, _) = listings.open(DIRECTORY, 5);
-        let (second, _) = listings.open(DIRECTORY, 5);
-        let (elsewhere, _) = listings.open(OTHER, 5);
-        listings.rewind(DIRECTORY, second, 9);
-        assert_eq!((listings.end(first), listings.end(second), listings.end(elsewhere)), (9, 9, 5));
-        assert_eq!(listings.open(DIRECTORY, 9).1, KernelCopy::MadeAnew, "an answer with the earlier end may come late");
-        assert_eq!(listings.open(DIRECTORY, 9).1, KernelCopy::Kept);
+        let [(first, _), (second, _)] = [(); 2].map(|()| open(&listings, 5));
+        listings.read(first, 0, 5);
+        listings.read(second, 0, 9);
+        assert!(!listings.may_complete_copy(first) && !listings.may_complete_copy(second));
+        listings.close(second);
+        assert!(!listings.may_complete_copy(first), "the copy may have been begun by the other one");
+        listings.read(first, 0, 9);
+        assert!(listings.may_complete_copy(first));
     }
 
     #[test]
-    fn a_listing_from_before_the_daemon_has_no_end_and_counts_as_kept() {
+    fn a_listing_that_was_answered_without_requests_shows_what_came_meanwhile_and_completes_nothing() {
+        let listings = Listings::default();
+        let (silent, _) = open(&listings, 5);
+        let (reader, copy) = open(&listings, 5);
+        assert_eq!(copy, KernelCopy::Used, "the silent one does not hinder it");
+        listings.read(reader, 0, 9);
+        assert!(!listings.may_complete_copy(silent));
+        assert_eq!(listings.read(silent, 7, 9), 9, "the copy that it was answered from may have had more names");
+        assert!(!listings.may_complete_copy(reader), "there are two");
+        listings.close(reader);
+        assert!(!listings.may_complete_copy(silent), "its beginning was not seen");
+    }
+
+    #[test]
+    fn a_listing_from_before_the_daemon_has_no_end_and_completes_nothing() {
         let listings = Listings::beginning_after(100);
-        let (known, _) = listings.open(DIRECTORY, 5);
-        assert!(known > 100);
-        assert_eq!(listings.end(3), u64::MAX);
-        listings.rewind(DIRECTORY, 3, 9);
-        assert_eq!(listings.end(known), 9);
+        assert!(open(&listings, 5).0 > 100);
+        assert_eq!(listings.read(3, 0, 5), u64::MAX);
+        assert!(!listings.may_complete_copy(3));
         listings.close(3);
     }
 
     #[test]
-    fn a_listing_with_an_end_of_its_own_leaves_the_others_alone_when_it_begins_anew() {
+    fn nothing_is_left_of_directories_that_are_closed() {
         let listings = Listings::default();
-        let (kept, _) = listings.open(DIRECTORY, 5);
-        let (own, _) = listings.open(DIRECTORY, 6);
-        listings.rewind(DIRECTORY, own, 9);
-        assert_eq!((listings.end(kept), listings.end(own)), (5, 9));
-    }
-
-    #[test]
-    fn an_outdated_copy_is_dropped_by_the_next_listing_that_uses_it() {
-        let listings = Listings::default();
-        let (open, _) = listings.open(DIRECTORY, 5);
-        listings.outdate(DIRECTORY);
-        assert_eq!(listings.open(DIRECTORY, 6).1, KernelCopy::NotUsed);
-        listings.close(open);
-        assert_eq!(listings.open(DIRECTORY, 6).1, KernelCopy::MadeAnew);
-        assert_eq!(listings.open(DIRECTORY, 6).1, KernelCopy::Kept);
-    }
-
-    #[test]
-    fn nothing_is_left_of_directories_that_are_closed_and_forgotten() {
-        let listings = Listings::default();
-        let (kept, _) = listings.open(DIRECTORY, 5);
-        let (own, _) = listings.open(DIRECTORY, 6);
-        listings.outdate(DIRECTORY);
-        listings.forget(DIRECTORY);
-        listings.close(kept);
-        listings.close(own);
+        let handles = [KernelCopy::Used, KernelCopy::Used, KernelCopy::NotUsed]
+            .map(|allowed| listings.open(DIRECTORY, 5, allowed).0);
+        for handle in handles {
+            listings.read(handle, 0, 5);
+        }
+        handles.into_iter().for_each(|handle| listings.close(handle));
         let state = listings.state.lock();
-        assert!(state.open.is_empty() && state.kept.is_empty() && state.outdated.is_empty());
-        assert!(!listings.has_outdated.load(Ordering::Acquire));
+        assert!(state.open.is_empty() && state.in_use.is_empty());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An entry that does not exist is answered as inode 0 rather than as an error, so that the kernel remembers that too.
 
-use polymux_fs::{Caller, FileKind, FileSystem, HandleId, RenameMode, SetAttributes, SetIdBits, Wait};
+use polymux_fs::{Caller, HandleId, RenameMode, SetAttributes, SetIdBits, Wait};
 use polymux_transport::wire::{Attr, AttrChange, Header};
 use polymux_types::Ino;
 
@@ -147,25 +147,8 @@ impl Adapter {
                     self.exchange(fs, header, name)?
                 }
             };
-            standing.carry_out(|| fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode))?;
-            if new_parent != ino(header) {
-                self.outdate_moved(fs, header, (new_parent, new_name));
-                if mode == RenameMode::Exchange {
-                    self.outdate_moved(fs, header, (ino(header), name));
-                }
-            }
-            Ok(())
+            standing.carry_out(|| fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode))
         })
-    }
-
-    /// A directory that was moved has another parent, which its listings show as `..`; to the kernel its names are as they were.
-    fn outdate_moved(&self, fs: &FileSystem, header: &Header, (parent, name): (Ino, &[u8])) {
-        // One that is missing was moved on meanwhile.
-        if let Ok(moved) = fs.lookup(&caller(header), parent, name)
-            && moved.kind == FileKind::Directory
-        {
-            self.listings.outdate(moved.ino);
-        }
     }
 }
 

@@ -76,7 +76,7 @@ fn free_whole(frees: &mut Vec<SourceFree>, entry: &ObjectEntry) {
         bytes = bytes.saturating_add(if is_other { 0 } else { of_range.bytes });
         is_other
     });
-    // Sparse files are longer than what they take.
+    // Sparse files are longer than the space that they take.
     let allocated = entry.allocated_blocks.map_or(u64::MAX, |blocks| blocks.saturating_mul(STAT_BLOCK_BYTES));
     let bytes = bytes.min(allocated);
     frees.push(SourceFree { record: DisownedRecord::of_object(entry), bytes });

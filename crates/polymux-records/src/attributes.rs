@@ -1,5 +1,7 @@
 //! Attributes of files as callers see them.
 
+use std::time::Duration;
+
 use polymux_types::{Ino, Timestamp};
 
 /// The file cannot be changed, renamed, linked or deleted; the bit of `FS_IOC_SETFLAGS` (as all below).
@@ -226,6 +228,18 @@ pub struct DirectoryEntry {
     pub kind: FileKind,
     /// Its name, without a slash or a zero byte.
     pub name: Vec<u8>,
+}
+
+/// A directory that is opened for listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedDirectory {
+    /// The position behind every name that is there: cookies of names made later are not smaller. A name that is renamed within its directory,
+    /// or replaced, keeps its position.
+    pub end: u64,
+    /// It got another parent since it was last opened.
+    pub was_moved: bool,
+    /// The time since it was last listed with attributes; that since the mount where it was not, or that is not known.
+    pub since_listed: Duration,
 }
 
 /// Operations allowed on an open file.

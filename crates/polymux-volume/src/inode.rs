@@ -16,6 +16,7 @@ mod attributes;
 mod compact;
 mod direct;
 mod direct_users;
+mod directory_listings;
 mod durability;
 mod expected_use;
 mod file;
@@ -48,6 +49,7 @@ pub use allocation::{Answer, Quality};
 pub use attributes::Common;
 pub use direct::{DirectState, PagesSeen, PassedThrough};
 pub use direct_users::{DirectUsers, UsersNow};
+pub use directory_listings::DirectoryListings;
 pub use durability::Durability;
 pub use file::{FileState, Layout, reference_of};
 pub use file_usage::FileUsage;
@@ -90,6 +92,8 @@ pub struct DirectoryState {
     pub cookies_end: u64,
     /// Names in it; `None` where they were not counted since a crash.
     pub entries: Option<u64>,
+    /// Facts that listings depend on.
+    pub listings: DirectoryListings,
 }
 
 /// State that depends on the type of the file.

@@ -18,7 +18,7 @@ use mounted::random::Random;
 use mounted::{Plan, TestVolume};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, RenameFlags, SeekFrom, renameat_with, seek};
 
-/// Space for about six names, so that a listing takes many calls.
+/// Space for about ten names, so that a listing takes many calls.
 const SMALL: usize = 256;
 
 /// A directory that is open for listing.
@@ -67,6 +67,19 @@ fn listed(path: &Path) -> BTreeMap<String, u64> {
     Open::new(path).rest().into_iter().filter(|(name, _)| !is_dots(name)).collect()
 }
 
+fn sent(volume: &TestVolume, kind: &str) -> u64 {
+    volume.messages().get(kind).copied().unwrap_or(0)
+}
+
+/// Waits until the daemon has received that all directories but so many are closed, of which the kernel tells it some time after `close`.
+fn wait_for_closes(volume: &TestVolume, open: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while sent(volume, "releasedir") + open < sent(volume, "opendir") {
+        assert!(Instant::now() < until, "{:?}", volume.messages());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn an_unchanged_directory_is_listed_again_without_asking() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
@@ -77,15 +90,29 @@ fn an_unchanged_directory_is_listed_again_without_asking() {
     }
     let before = listed(&directory);
     assert_eq!(before.len(), 300);
-    let sent = |kind: &str| volume.messages().get(kind).copied().unwrap_or(0);
-    let read = || sent("readdir") + sent("readdirplus");
-    let before_again = (sent("opendir"), read());
-    assert!(before_again.1 > 0);
+    wait_for_closes(&volume, 0);
+    let read = || sent(&volume, "readdir") + sent(&volume, "readdirplus");
+    let (opens, reads) = (sent(&volume, "opendir"), read());
+    assert!(reads > 0);
+    // Also beside each other: a listing that the kernel answers does not hinder another one.
+    let open = Open::new(&directory);
     assert_eq!(listed(&directory), before);
-    assert_eq!((sent("opendir"), read()), (before_again.0 + 1, before_again.1));
+    assert_eq!(open.rest().len(), 302);
+    assert_eq!((sent(&volume, "opendir"), read()), (opens + 2, reads));
     File::create(directory.join("new")).unwrap();
     assert_eq!(listed(&directory).len(), 301);
-    assert!(read() > before_again.1, "the directory has changed");
+    assert!(read() > reads, "the directory has changed");
+}
+
+/// Files in a directory of their own, with names of one length.
+fn make_files(directory: &Path, numbers: std::ops::Range<u32>) {
+    fs::create_dir_all(directory).unwrap();
+    numbers.for_each(|number| drop(File::create(directory.join(format!("{number:03}"))).unwrap()));
+}
+
+/// Reads from a listing a few times; returns the number of names.
+fn begin(listing: &Open) -> usize {
+    (0..3).map(|_| listing.next_names().len()).sum()
 }
 
 /// The kernel puts its copy together from the answers to all listings, so one that ends earlier could cut it off.
@@ -93,29 +120,78 @@ fn an_unchanged_directory_is_listed_again_without_asking() {
 fn a_listing_that_is_older_than_some_names_does_not_hide_them_from_others() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
     let directory = volume.path().join("directory");
-    fs::create_dir(&directory).unwrap();
-    let make = |number: u32| drop(File::create(directory.join(format!("{number:03}"))).unwrap());
-    (0..200).for_each(make);
+    make_files(&directory, 0..200);
     let old = Open::new(&directory);
-    let begin = |listing: &Open| (0..3).map(|_| listing.next_names().len()).sum::<usize>();
     let begun = begin(&old);
-    (200..250).for_each(make);
+    make_files(&directory, 200..250);
     assert_eq!(listed(&directory).len(), 250);
     let new = Open::new(&directory);
     assert_eq!(begin(&new), begun, "both are at the same place");
     assert_eq!(begun + old.rest().len(), 202);
     assert_eq!(listed(&directory).len(), 250);
     assert_eq!(begun + new.rest().len(), 252);
-    // A listing that begins anew shows names that were made since it was opened, and so do those beside it.
-    (250..300).for_each(make);
+}
+
+/// As above, where both may use the copy, because neither had begun when the other one was opened.
+#[test]
+fn a_listing_that_begins_anew_shows_names_that_another_one_is_older_than() {
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let directory = volume.path().join("directory");
+    make_files(&directory, 0..100);
     let [first, second] = [(); 2].map(|()| Open::new(&directory));
-    begin(&first);
-    (300..350).for_each(make);
+    let begun = begin(&first);
+    make_files(&directory, 100..150);
     second.rewind();
     assert_eq!(begin(&second), begun);
-    first.rest();
-    assert_eq!(listed(&directory).len(), 350);
-    assert_eq!(begun + second.rest().len(), 352);
+    assert_eq!(begun + first.rest().len(), 102);
+    assert_eq!(listed(&directory).len(), 150);
+    assert_eq!(begun + second.rest().len(), 152);
+}
+
+/// A listing that was given up half way leaves entries in the kernel's copy, and a listing of another program may complete that later.
+#[test]
+fn names_that_were_renamed_before_a_listing_are_shown_as_they_are() {
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let directory = volume.path().join("directory");
+    make_files(&directory, 0..100);
+    let given_up = Open::new(&directory);
+    assert!((0..6).map(|_| given_up.next_names().len()).sum::<usize>() > 22);
+    drop(given_up);
+    wait_for_closes(&volume, 0);
+    fs::rename(directory.join("020"), directory.join("r20")).unwrap();
+    fs::remove_file(directory.join("021")).unwrap();
+    let listing = Open::new(&directory);
+    assert!(listing.next_names().len() < 20);
+    // It reads the rest and completes the kernel's copy, where it may.
+    let beside = listed(&directory);
+    let rest: BTreeSet<String> = listing.rest().into_iter().map(|(name, _)| name).collect();
+    for names in [rest, beside.into_keys().collect()] {
+        assert!(names.contains("r20") && !names.contains("020") && !names.contains("021"), "{names:?}");
+    }
+    drop(listing);
+    let now = listed(&directory);
+    assert!(now.len() == 99 && now.contains_key("r20"), "{now:?}");
+}
+
+/// A listing that the kernel answered from its copy goes on with requests when the copy is dropped.
+#[test]
+fn a_listing_that_loses_the_copy_half_way_shows_what_that_had_and_leaves_the_next_one_whole() {
+    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
+    let directory = volume.path().join("directory");
+    make_files(&directory, 0..60);
+    let [silent, other] = [(); 2].map(|()| Open::new(&directory));
+    make_files(&directory, 60..100);
+    assert_eq!(listed(&directory).len(), 100);
+    wait_for_closes(&volume, 2);
+    silent.rewind();
+    let begun = begin(&silent);
+    fs::remove_file(directory.join("099")).unwrap();
+    // It drops the copy, which is outdated, and begins another one.
+    assert_eq!(begin(&other), begun);
+    assert_eq!(begun + silent.rest().len(), 101);
+    assert_eq!(listed(&directory).len(), 99);
+    assert_eq!(begun + other.rest().len(), 101);
+    assert_eq!(listed(&directory).len(), 99);
 }
 
 #[test]
@@ -133,6 +209,7 @@ fn a_directory_that_was_moved_lists_its_new_parent() {
     for _ in 0..2 {
         assert_eq!(parent_in_listing(&one.join("moved")), [ino(&one)]);
         assert_eq!(parent_in_listing(&two.join("other")), [ino(&two)]);
+        wait_for_closes(&volume, 0);
     }
     fs::rename(one.join("moved"), two.join("moved")).unwrap();
     assert_eq!(parent_in_listing(&two.join("moved")), [ino(&two)]);
@@ -258,9 +335,17 @@ impl Changes {
 #[test]
 fn a_listing_shows_a_directory_as_it_is_at_its_beginning_or_became_since() {
     let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
-    let mut changes = Changes::new(volume.path(), 43);
+    for seed in 0..25 {
+        let root = volume.path().join(format!("{seed}"));
+        fs::create_dir(&root).unwrap();
+        change_and_list(&root, seed);
+    }
+}
+
+fn change_and_list(root: &Path, seed: u64) {
+    let mut changes = Changes::new(root, seed);
     let mut under_way: Vec<UnderWay> = Vec::new();
-    for step in 0..4_000 {
+    for step in 0..1_500 {
         match changes.random.below(8) {
             0..2 => {
                 let came = changes.change();
@@ -276,7 +361,7 @@ fn a_listing_shows_a_directory_as_it_is_at_its_beginning_or_became_since() {
             }
             4 => {
                 let now: BTreeSet<_> = listed(&changes.directory).into_keys().collect();
-                assert_eq!(now, changes.names, "step {step}");
+                assert_eq!(now, changes.names, "seed {seed}, step {step}");
             }
             _ if !under_way.is_empty() => {
                 let index = changes.any_of(under_way.len());

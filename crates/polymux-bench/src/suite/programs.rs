@@ -2,7 +2,7 @@
 //!
 //! Invariant: a program that runs is known to the devices it works on, so that it is ended before they go.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -25,12 +25,19 @@ impl OnTop for Running {
     }
 }
 
+/// The file of a program in the search path.
+#[must_use]
+pub fn path_of(program: &str) -> Option<PathBuf> {
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into);
+    let mut files = std::env::split_paths(&directories).chain(system).map(|directory| directory.join(program));
+    files.find(|file| file.is_file())
+}
+
 /// Whether a program is in the search path.
 #[must_use]
 pub fn is_installed(program: &str) -> bool {
-    let directories = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into);
-    std::env::split_paths(&directories).chain(system).any(|directory| directory.join(program).is_file())
+    path_of(program).is_some()
 }
 
 /// Which of some programs is not in the search path, as the reason why something cannot run.

@@ -2,9 +2,11 @@
 
 mod access;
 mod append;
+mod build;
 mod create_unlink;
 mod dbench;
 mod direct_read;
+mod filebench;
 mod git_status;
 mod grounds;
 mod listing;
@@ -55,6 +57,8 @@ pub static ALL: &[&dyn Workload] = &[
     &redis::Redis,
     &pgbench::Pgbench,
     &dbench::Dbench,
+    &filebench::Filebench,
+    &build::Build,
     &direct_read::DirectRead,
     &mixed_load::MixedLoad,
 ];

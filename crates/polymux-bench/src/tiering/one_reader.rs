@@ -27,7 +27,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// How much longer the slowest hundredth of the reads may take beside moves.
 const TIMES_AS_LONG_MAX: f64 = 2.0;
 
-/// Latencies of the reads on one volume in microseconds, and what was written to the SSD meanwhile.
+/// Latencies of the reads on one volume in microseconds, and the bytes written to the SSD meanwhile.
 struct Waits {
     took_us: Vec<f64>,
     written_mb: f64,

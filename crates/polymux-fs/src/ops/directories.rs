@@ -1,6 +1,8 @@
 //! Listing directories.
 
-use polymux_records::attributes::DirectoryEntry;
+use std::time::Duration;
+
+use polymux_records::attributes::{DirectoryEntry, OpenedDirectory};
 use polymux_records::caller::Caller;
 use polymux_records::error::Result;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
@@ -10,15 +12,29 @@ use polymux_volume::access::READ;
 use crate::mounted::Mounted;
 
 impl Mounted {
-    pub(crate) fn open_directory(&self, caller: &Caller, ino: Ino) -> Result<()> {
+    pub(crate) fn open_directory(&self, caller: &Caller, ino: Ino) -> Result<OpenedDirectory> {
         let directory = self.namespace.directory_inode(ino)?;
-        self.volume.check_access(caller, &directory, READ)
+        self.volume.check_access(caller, &directory, READ)?;
+        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
+        let since_ms = self.volume.elapsed_ms().saturating_sub(state.listings.listed_ms());
+        Ok(OpenedDirectory {
+            end: state.next_cookie,
+            was_moved: state.listings.take_moved(),
+            since_listed: Duration::from_millis(since_ms),
+        })
     }
 
     pub(crate) fn directory_end(&self, ino: Ino) -> Result<u64> {
         let directory = self.namespace.directory_inode(ino)?;
         let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
         Ok(state.next_cookie)
+    }
+
+    pub(crate) fn note_listed(&self, ino: Ino) -> Result<()> {
+        let directory = self.namespace.directory_inode(ino)?;
+        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
+        state.listings.note_listed(self.volume.elapsed_ms());
+        Ok(())
     }
 
     pub(crate) fn read_directory(&self, ino: Ino, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>> {

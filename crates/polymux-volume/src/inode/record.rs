@@ -10,7 +10,7 @@ use polymux_types::Ino;
 use polymux_types::sync::{Mutex, RwLock};
 
 use super::size_state::SizeKnown;
-use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle};
+use super::{Body, Common, DirectoryListings, DirectoryState, FileState, Inode, Layout, Lifecycle};
 
 /// Whether a record without a size authority is complete about its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,13 @@ impl Inode {
                     EntryCount::Exact(count) => Some(count),
                     EntryCount::Unknown | EntryCount::Open => None,
                 };
-                Body::Directory(RwLock::new(DirectoryState { next_cookie, cookies_end: next_cookie, entries }))
+                let listings = DirectoryListings::default();
+                Body::Directory(RwLock::new(DirectoryState {
+                    next_cookie,
+                    cookies_end: next_cookie,
+                    entries,
+                    listings,
+                }))
             }
             InodeBody::Symlink { target } => Body::Symlink(target),
             InodeBody::Special { device, .. } => Body::Special { device },

@@ -1,4 +1,4 @@
-//! Whether metadata still has free space, and what that means for new files and data.
+//! Whether metadata still has free space, and how that bounds new files and data.
 
 use polymux_meta::Room;
 use polymux_records::error::Result;

@@ -43,6 +43,12 @@ const fn cold_walk(claim: &'static str, figure: &'static str) -> Program {
     Program { chosen: 3.0, passthrough: Some(4.0), ..walk(claim, figure) }
 }
 
+/// A share of the native rate at least, and 1.5 times that of mergerfs.
+const fn server(claim: &'static str, figure: &'static str, share: f64) -> Program {
+    let workload = "filebench";
+    Program { claim, workload, figure, chosen: 1.0 / share, passthrough: None, mergerfs: 1.0 / 1.5, peers: PEERS }
+}
+
 const fn git(claim: &'static str, workload: &'static str, figure: &'static str) -> Program {
     Program { claim, workload, figure, chosen: 1.0 / 0.6, passthrough: None, mergerfs: 1.0, peers: PEERS }
 }
@@ -75,6 +81,11 @@ const PROGRAMS: &[Program] = &[
     git("git clone", "tree-copies", "git clone"),
     Program { peers: PEERS_OF_TRANSPORTS, ..git("git status, first", "git-status", "first") },
     Program { peers: PEERS_OF_TRANSPORTS, ..git("git status, again", "git-status", "again") },
+    server("filebench varmail", "varmail", 0.6),
+    server("filebench fileserver", "fileserver", 0.5),
+    server("filebench webserver", "webserver", 0.6),
+    server("filebench webproxy", "webproxy", 0.4),
+    Program { chosen: 1.0 / 0.95, ..git("make -j2", "build", "make -j2") },
     walk("grep -r, warm", "grep -r, warm"),
     walk("find -size, warm", "find -size, warm"),
     walk("ls -lR, warm", "ls -lR, warm"),
