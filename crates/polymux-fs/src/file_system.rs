@@ -476,7 +476,12 @@ impl FileSystem {
         self.logged("readdir", self.mounted.read_directory(directory, after, limit))
     }
 
-    /// Checks that a directory may be listed. That it was moved is reported once.
+    /// A change of the names in a directory failed, and may have been made all the same: copies of its names are outdated.
+    pub fn outdate_listings(&self, directory: Ino) -> Result<()> {
+        self.logged("readdir", self.mounted.outdate_listings(directory))
+    }
+
+    /// Checks that a directory may be listed. That copies of its names are outdated is reported once.
     pub fn open_directory(&self, caller: &Caller, directory: Ino) -> Result<OpenedDirectory> {
         self.logged("opendir", self.mounted.open_directory(caller, directory))
     }

@@ -28,11 +28,12 @@ impl Adapter {
         let directory = ino(header);
         self.run("opendir", directory, |fs| {
             let opened = fs.open_directory(&caller(header), directory)?;
-            let may_use = opened.since_listed < COPY_USED_MAX && !is_of_kernel_thread(header);
+            let has_attributes = opened.since_listed.is_none_or(|since| since < COPY_USED_MAX);
+            let may_use = has_attributes && !is_of_kernel_thread(header);
             let allowed = if may_use { KernelCopy::Used } else { KernelCopy::NotUsed };
             let (handle, copy) = self.listings.open(directory, opened.end, allowed);
             let uses = if copy == KernelCopy::Used { OpenFlags::CACHE_DIRECTORY } else { OpenFlags::default() };
-            let keeps = if opened.was_moved { OpenFlags::default() } else { OpenFlags::KEEP_CACHE };
+            let keeps = if opened.is_outdated { OpenFlags::default() } else { OpenFlags::KEEP_CACHE };
             Ok(OpenReply::new(handle, uses.and(keeps)))
         })
     }
@@ -52,7 +53,7 @@ impl Adapter {
     pub(crate) fn list_names(&self, header: &Header, place: (u64, u64), listing: &mut Listing) -> Outcome<()> {
         self.run("readdir", ino(header), |fs| {
             let directory = ino(header);
-            let end = self.listings.read(place.0, place.1, fs.directory_end(directory)?);
+            let end = self.listings.read(directory, place.0, place.1, fs.directory_end(directory)?);
             let mut walk = Walk { fs, caller: caller(header), directory, offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add(attributes.ino.get(), offset, attributes.kind.type_bits(), name)
@@ -79,7 +80,7 @@ impl Adapter {
         self.run("readdirplus", ino(header), |fs| {
             let (caller, directory) = (caller(header), ino(header));
             let mut pinned = Vec::new();
-            let end = self.listings.read(place.0, place.1, fs.directory_end(directory)?);
+            let end = self.listings.read(directory, place.0, place.1, fs.directory_end(directory)?);
             if place.1 == 0 {
                 fs.note_listed(directory)?;
             }

@@ -294,8 +294,8 @@ impl Adapter {
         }
     }
 
-    /// Answers a change of names in these directories. The kernel knows of one that is answered with success; else it asks for the attributes of the
-    /// directory again, and by another modification time it finds that its copy of the names is outdated.
+    /// Answers a change of names in these directories. The kernel knows of one that is answered with success. After another one its copy of the names is
+    /// dropped when the directory is opened.
     pub(crate) fn answer_change(
         &self,
         header: &Header,
@@ -318,7 +318,11 @@ impl Adapter {
     }
 
     fn outdate(&self, directories: &[Ino]) {
-        directories.iter().for_each(|directory| self.device.expire_attributes(directory.get()));
+        for directory in directories {
+            // One that is gone has no listing.
+            let _gone = self.fs.outdate_listings(*directory);
+            self.device.expire_attributes(directory.get());
+        }
     }
 
     /// Answers with the entry of a new name, which pins its inode.

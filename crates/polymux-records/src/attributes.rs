@@ -236,10 +236,11 @@ pub struct OpenedDirectory {
     /// The position behind every name that is there: cookies of names made later are not smaller. A name that is renamed within its directory,
     /// or replaced, keeps its position.
     pub end: u64,
-    /// It got another parent since it was last opened.
-    pub was_moved: bool,
-    /// The time since it was last listed with attributes; that since the mount where it was not, or that is not known.
-    pub since_listed: Duration,
+    /// A copy of its names may be outdated although they were not changed with success since it was last opened: it got another parent, or
+    /// a change of its names failed half way.
+    pub is_outdated: bool,
+    /// The time since it was last listed with attributes; `None` where that is not known.
+    pub since_listed: Option<Duration>,
 }
 
 /// Operations allowed on an open file.

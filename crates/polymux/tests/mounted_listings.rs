@@ -88,17 +88,20 @@ fn an_unchanged_directory_is_listed_again_without_asking() {
     for number in 0..300 {
         File::create(directory.join(format!("{number}"))).unwrap();
     }
-    let before = listed(&directory);
-    assert_eq!(before.len(), 300);
-    wait_for_closes(&volume, 0);
     let read = || sent(&volume, "readdir") + sent(&volume, "readdirplus");
-    let (opens, reads) = (sent(&volume, "opendir"), read());
+    let mut reads = 0;
+    // One that is opened while the daemon still serves the close of another one does not use the copy.
+    let is_answered_by_kernel = |_| {
+        wait_for_closes(&volume, 0);
+        reads = read();
+        // Also beside each other: a listing that the kernel answers does not hinder another one.
+        let open = Open::new(&directory);
+        assert_eq!(listed(&directory).len(), 300);
+        assert_eq!(open.rest().len(), 302);
+        read() == reads
+    };
+    assert!((0..100).any(is_answered_by_kernel));
     assert!(reads > 0);
-    // Also beside each other: a listing that the kernel answers does not hinder another one.
-    let open = Open::new(&directory);
-    assert_eq!(listed(&directory), before);
-    assert_eq!(open.rest().len(), 302);
-    assert_eq!((sent(&volume, "opendir"), read()), (opens + 2, reads));
     File::create(directory.join("new")).unwrap();
     assert_eq!(listed(&directory).len(), 301);
     assert!(read() > reads, "the directory has changed");
@@ -407,8 +410,11 @@ fn names_are_listed_once_they_are_made_while_others_list_the_directory() {
             let directory = &directory;
             scope.spawn(move || {
                 let mut random = Random::new(reader);
-                let open = Open::new(directory);
+                let mut open = Open::new(directory);
                 while Instant::now() < until {
+                    if random.below(4) == 0 {
+                        open = Open::new(directory);
+                    }
                     for _ in 0..random.below(30) {
                         if open.next_names().is_empty() {
                             break;

@@ -379,7 +379,7 @@ fn put_moved(
     match (state, inode.directory()) {
         (Some(state), _) => {
             inode.parent.store(parent.0, Ordering::Release);
-            state.listings.note_moved();
+            state.listings.outdate();
             transaction.put_directory(inode, state);
         }
         // Its own names are not concerned, and its parent is locked: only its times change.

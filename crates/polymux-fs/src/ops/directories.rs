@@ -16,12 +16,19 @@ impl Mounted {
         let directory = self.namespace.directory_inode(ino)?;
         self.volume.check_access(caller, &directory, READ)?;
         let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
-        let since_ms = self.volume.elapsed_ms().saturating_sub(state.listings.listed_ms());
+        let since = |listed_ms: u64| Duration::from_millis(self.volume.elapsed_ms().saturating_sub(listed_ms));
         Ok(OpenedDirectory {
             end: state.next_cookie,
-            was_moved: state.listings.take_moved(),
-            since_listed: Duration::from_millis(since_ms),
+            is_outdated: state.listings.take_outdated(),
+            since_listed: state.listings.listed_ms().map(since),
         })
+    }
+
+    pub(crate) fn outdate_listings(&self, ino: Ino) -> Result<()> {
+        let directory = self.namespace.directory_inode(ino)?;
+        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
+        state.listings.outdate();
+        Ok(())
     }
 
     pub(crate) fn directory_end(&self, ino: Ino) -> Result<u64> {

@@ -3,7 +3,8 @@
 //! Invariants:
 //! * There is at most one `Inode` of a number in memory while references to it exist. A loaded one is inserted only if no
 //!   inode left its shard since before the read: an inode whose record changes is in the table during the change.
-//! * One that is open, deleted but still pinned, or has times or a size that are not in its record stays.
+//! * One that is open, deleted but still pinned, or has times or a size that are not in its record stays; and so does a directory of which the
+//!   kernel may have an outdated listing.
 //! * When a pinned inode leaves, its shard keeps the count (`PinCounts`), and the inode gets it back when it is loaded again. So the
 //!   memory taken by inodes known to the kernel does not grow with `Inode` structures (the kernel knows millions after a walk).
 
@@ -226,9 +227,9 @@ fn must_stay(inode: &Inode) -> bool {
         || inode.directory().is_some_and(|lock| is_listed_wrongly(inode, lock))
 }
 
-/// Whether the kernel may have a listing of a directory with an earlier parent.
+/// Whether the kernel may have a listing of a directory that is outdated, and does not know that.
 fn is_listed_wrongly(inode: &Inode, lock: &RwLock<DirectoryState>) -> bool {
-    lock.try_read().is_none_or(|state| state.listings.was_moved()) && inode.lifecycle.lock().pins > 0
+    lock.try_read().is_none_or(|state| state.listings.is_outdated()) && inode.lifecycle.lock().pins > 0
 }
 
 /// Whether more than a count has to be remembered of who refers to it.

@@ -66,7 +66,10 @@ impl Workload for Build {
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
         let directory = place.directory(Tier::First)?;
         let make = |arguments: &[&str]| {
-            programs::run(place.devices, Command::new("make").arg("--silent").args(arguments).current_dir(&directory))
+            let mut make = Command::new("make");
+            // Those of a `make` that runs the bench.
+            make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("MFLAGS");
+            programs::run(place.devices, make.arg("--silent").args(arguments).current_dir(&directory))
         };
         let begun = Instant::now();
         make(&["-j2"])?;

@@ -77,7 +77,9 @@ impl Workload for Filebench {
             std::fs::write(&script, script_of(&text, &files, personality.files, seconds)?)?;
             let mut filebench = Command::new(WITH_FIXED_ADDRESSES);
             filebench.args(["--addr-no-randomize", PROGRAM, "-f"]).arg(&script);
-            let rate = rate_of(&programs::run(place.devices, &mut filebench)?)?;
+            let printed = programs::run(place.devices, &mut filebench)?;
+            ensure!(seconds_of(&printed)? + 1 >= seconds, "{} ended early: {printed}", personality.name);
+            let rate = rate_of(&printed)?;
             std::fs::remove_dir_all(&files)?;
             std::fs::remove_file(&script)?;
             Ok(1e6 / rate)
@@ -115,6 +117,12 @@ fn script_of(personality: &str, directory: &Path, files: Option<u32>, seconds: u
     Ok(script)
 }
 
+/// How long it ran, of a line such as `6.282: Run took 5 seconds...`: a run that finds no file to work on ends early, and reports a rate all the same.
+fn seconds_of(printed: &str) -> Result<u32> {
+    let took = printed.lines().find_map(|line| line.split_once("Run took ")).with_context(|| printed.to_owned())?;
+    took.1.split(' ').next().unwrap_or_default().parse().with_context(|| took.1.to_owned())
+}
+
 /// Operations a second, of a line such as `4.005: IO Summary: 53541 ops 5353.612 ops/s 486/486 rd/wr 28.5mb/s 0.186ms/op`.
 fn rate_of(printed: &str) -> Result<f64> {
     let summary = printed.lines().find(|line| line.contains("IO Summary:")).with_context(|| printed.to_owned())?;
@@ -135,6 +143,7 @@ mod tests {
         let printed = "2.1: Run took 3 seconds...\n\
                        4.005: IO Summary: 53541 ops 5353.612 ops/s 486/486 rd/wr  28.5mb/s 0.186ms/op\n4.005: Shutting down processes";
         assert_eq!(rate_of(printed).unwrap(), 5353.612);
+        assert_eq!(seconds_of(printed).unwrap(), 3);
         assert!(rate_of("2.1: Run took 3 seconds...").is_err());
         assert!(rate_of("IO Summary: 0 ops 0.000 ops/s").is_err());
     }
