@@ -24,7 +24,9 @@ use polymux_types::sync::Mutex;
 /// Open directories by the handle that the kernel has of them.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
-    /// The last handle that was given out; the first one is 1.
+    /// Handles up to this one may have been given out by an earlier daemon.
+    before: u64,
+    /// The last handle that was given out.
     last: AtomicU64,
     state: Mutex<State>,
 }
@@ -72,9 +74,9 @@ pub(crate) enum KernelCopy {
 }
 
 impl Listings {
-    /// Handles begin above this one: those up to it may have been given out by an earlier daemon.
-    pub(crate) fn beginning_after(last: u64) -> Self {
-        Self { last: AtomicU64::new(last), ..Self::default() }
+    /// Handles begin above this one.
+    pub(crate) fn beginning_after(earlier: u64) -> Self {
+        Self { before: earlier, last: AtomicU64::new(earlier), ..Self::default() }
     }
 
     /// Begins a listing of a directory in which the next name gets the cookie `end`. Returns its handle, and whether it uses the copy, as far
@@ -101,13 +103,20 @@ impl Listings {
         let mut state = self.state.lock();
         let state = &mut *state;
         let begins = offset == 0;
+        if handle > self.before && !state.open.contains_key(&handle) {
+            // It was closed while this request was on its way: the watcher had answered it.
+            return end;
+        }
         let listing = state.open.entry(handle).or_insert_with(|| {
             state.in_use.entry(directory).or_default().using += 1;
             OpenListing { directory, end: u64::MAX, stage: Stage::Using }
         });
         // Up to here a silent one was answered from a copy that may be newer than its beginning.
-        if begins || listing.stage == Stage::Silent {
-            listing.end = end;
+        if begins {
+            // A request that was held up may know an earlier end than one that came after it.
+            listing.end = if listing.end == u64::MAX { end } else { listing.end.max(end) };
+        } else if listing.stage == Stage::Silent {
+            listing.end = listing.end.max(end);
         }
         if listing.stage == Stage::Apart {
             return listing.end;
@@ -249,6 +258,19 @@ mod tests {
         listings.close(3);
         assert!(listings.may_complete_copy(own));
         listings.close(4);
+    }
+
+    #[test]
+    fn a_request_that_comes_after_the_close_leaves_nothing() {
+        let listings = Listings::beginning_after(100);
+        let (handle, _) = open(&listings, 5);
+        listings.close(handle);
+        assert_eq!(listings.read(DIRECTORY, handle, 0, 7), 7);
+        assert!(!listings.may_complete_copy(handle));
+        let (next, _) = open(&listings, 9);
+        assert_eq!(listings.read(DIRECTORY, next, 0, 9), 9);
+        assert_eq!(listings.read(DIRECTORY, next, 0, 7), 9, "it was held up, and knows an earlier end");
+        assert!(listings.may_complete_copy(next));
     }
 
     #[test]
