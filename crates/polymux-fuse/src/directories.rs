@@ -38,6 +38,13 @@ impl Adapter {
         })
     }
 
+    /// The entries of an open directory, a handle and an offset, from that offset to the end of the listing.
+    fn walk<'a>(&self, fs: &'a FileSystem, header: &Header, place: (u64, u64)) -> polymux_fs::Result<Walk<'a>> {
+        let directory = ino(header);
+        let end = self.listings.read(directory, place.0, place.1, fs.directory_end(directory)?);
+        Ok(Walk { fs, caller: caller(header), directory, offset: place.1, end })
+    }
+
     /// Marks the end of a listing, which has no more entries, as one that does not complete the kernel's copy, where it must not.
     fn mark_end(&self, handle: u64, listing: &mut Listing) {
         if listing.is_empty() && !self.listings.may_complete_copy(handle) {
@@ -52,9 +59,7 @@ impl Adapter {
     /// Adds names to an answer, from an offset of an open directory on.
     pub(crate) fn list_names(&self, header: &Header, place: (u64, u64), listing: &mut Listing) -> Outcome<()> {
         self.run("readdir", ino(header), |fs| {
-            let directory = ino(header);
-            let end = self.listings.read(directory, place.0, place.1, fs.directory_end(directory)?);
-            let mut walk = Walk { fs, caller: caller(header), directory, offset: place.1, end };
+            let mut walk = self.walk(fs, header, place)?;
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add(attributes.ino.get(), offset, attributes.kind.type_bits(), name)
             })?;
@@ -78,13 +83,12 @@ impl Adapter {
         reply: impl Fn(Attr) -> EntryReply,
     ) -> Outcome<Vec<Ino>> {
         self.run("readdirplus", ino(header), |fs| {
-            let (caller, directory) = (caller(header), ino(header));
+            let caller = caller(header);
             let mut pinned = Vec::new();
-            let end = self.listings.read(directory, place.0, place.1, fs.directory_end(directory)?);
+            let mut walk = self.walk(fs, header, place)?;
             if place.1 == 0 {
-                fs.note_listed(directory)?;
+                fs.note_listed(ino(header))?;
             }
-            let mut walk = Walk { fs, caller: caller.clone(), directory, offset: place.1, end };
             let dots = walk.dots(|attributes, offset, name| {
                 listing.add_with_attr(&reply(convert::attr(attributes)), offset, name)
             })?;

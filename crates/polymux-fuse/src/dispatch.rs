@@ -294,27 +294,42 @@ impl Adapter {
         }
     }
 
-    /// Answers a change of names in these directories. The kernel knows of one that is answered with success. After another one its copy of the names is
-    /// dropped when the directory is opened.
+    /// Answers a change of names in these directories, which makes nothing that an answer would describe.
     pub(crate) fn answer_change(
         &self,
         header: &Header,
         directories: &[Ino],
         reply: Reply,
-        work: impl FnOnce() -> Outcome<()>,
+        change: impl FnOnce() -> Outcome<()>,
     ) {
-        let work = || self.change_names(directories, work);
-        self.answer_with_undo(header, reply, work, |reply, ()| reply.ok(), |()| self.outdate(directories));
+        self.answer_change_with_undo(header, directories, reply, change, |reply, ()| reply.ok(), drop);
     }
 
-    /// Changes names in directories. A change that fails may have been made all the same, and the kernel takes it for one that was not.
-    fn change_names<T>(&self, directories: &[Ino], change: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-        change().inspect_err(|errno| {
-            // These are found before anything is changed, and are common.
-            if !matches!(*errno, Errno::EEXIST | Errno::ENOENT | Errno::ENOTEMPTY | Errno::EACCES) {
-                self.outdate(directories);
-            }
-        })
+    /// As [`Self::answer_with_undo`], for a change of names in these directories. The kernel knows of one that is answered with success. One that fails
+    /// may have been made all the same, and the kernel takes it for one that was not, as one that another thread answered: its copies of the names
+    /// are dropped when the directories are opened.
+    fn answer_change_with_undo<T>(
+        &self,
+        header: &Header,
+        directories: &[Ino],
+        reply: Reply,
+        change: impl FnOnce() -> Outcome<T>,
+        answer: impl FnOnce(Reply, T),
+        undo: impl FnOnce(T),
+    ) {
+        let change = || {
+            change().inspect_err(|errno| {
+                // These are found before anything is changed, and are common.
+                if !matches!(*errno, Errno::EEXIST | Errno::ENOENT | Errno::ENOTEMPTY | Errno::EACCES) {
+                    self.outdate(directories);
+                }
+            })
+        };
+        let undo = |made| {
+            self.outdate(directories);
+            undo(made);
+        };
+        self.answer_with_undo(header, reply, change, answer, undo);
     }
 
     fn outdate(&self, directories: &[Ino]) {
@@ -327,27 +342,19 @@ impl Adapter {
 
     /// Answers with the entry of a new name, which pins its inode.
     fn answer_entry(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<Attr>) {
-        let directories = [ino(header)];
-        let work = || self.change_names(&directories, work);
         let answer = |reply: Reply, attr| reply.body(&self.entry_reply(attr).encode());
-        let undo = |attr: Attr| {
-            self.outdate(&directories);
-            self.forget_inode(Ino(attr.ino), 1);
-        };
-        self.answer_with_undo(header, reply, work, answer, undo);
+        let undo = |attr: Attr| self.forget_inode(Ino(attr.ino), 1);
+        self.answer_change_with_undo(header, &[ino(header)], reply, work, answer, undo);
     }
 
     /// Answers with an entry that is open, too.
     fn answer_created(&self, header: &Header, reply: Reply, work: impl FnOnce() -> Outcome<(Attr, OpenReply)>) {
-        let directories = [ino(header)];
-        let work = || self.change_names(&directories, work);
         let answer = |reply: Reply, (attr, open)| reply.body(&created(&self.entry_reply(attr), &open));
         let undo = |(attr, open): (Attr, OpenReply)| {
-            self.outdate(&directories);
             self.take_file_back(open.handle);
             self.forget_inode(Ino(attr.ino), 1);
         };
-        self.answer_with_undo(header, reply, work, answer, undo);
+        self.answer_change_with_undo(header, &[ino(header)], reply, work, answer, undo);
     }
 
     fn lookup(&self, header: &Header, name: &[u8], reply: Reply, wait: Wait) -> Option<Reply> {
@@ -373,21 +380,16 @@ impl Adapter {
     /// The request is about the directory of the new name; it waits for the file.
     fn link(&self, header: &Header, node: Ino, name: &[u8], reply: Reply) {
         let of_file = Header { node: node.get(), ..*header };
-        let directories = [ino(header)];
         let make = || {
             let attr = self.make_link(header, node, name)?;
             self.settled(&of_file, attr, Wait::Allowed).inspect_err(|_| self.forget_inode(node, 1))
         };
-        let work = || self.change_names(&directories, make);
         let answer = |reply: Reply, attr: Attr| {
             let keep_attr = self.keep_attr_of_change(&attr);
             reply.body(&EntryReply { keep_attr, ..self.entry_reply(attr) }.encode());
         };
-        let undo = |attr: Attr| {
-            self.outdate(&directories);
-            self.forget_inode(Ino(attr.ino), 1);
-        };
-        self.answer_with_undo(&of_file, reply, work, answer, undo);
+        let undo = |attr: Attr| self.forget_inode(Ino(attr.ino), 1);
+        self.answer_change_with_undo(&of_file, &[ino(header)], reply, make, answer, undo);
     }
 
     fn open(&self, header: &Header, flags: i32, further: OpenRequestFlags, reply: Reply, wait: Wait) -> Option<Reply> {

@@ -41,8 +41,8 @@ struct State {
 #[derive(Debug)]
 struct OpenListing {
     directory: Ino,
-    /// The cookie at which it ends.
-    end: u64,
+    /// The cookie at which it ends; `None` where an earlier daemon knew it.
+    end: Option<u64>,
     stage: Stage,
 }
 
@@ -93,7 +93,7 @@ impl Listings {
             }
             KernelCopy::NotUsed => Stage::Apart,
         };
-        state.open.insert(handle, OpenListing { directory, end, stage });
+        state.open.insert(handle, OpenListing { directory, end: Some(end), stage });
         (handle, copy)
     }
 
@@ -109,17 +109,16 @@ impl Listings {
         }
         let listing = state.open.entry(handle).or_insert_with(|| {
             state.in_use.entry(directory).or_default().using += 1;
-            OpenListing { directory, end: u64::MAX, stage: Stage::Using }
+            OpenListing { directory, end: None, stage: Stage::Using }
         });
         // Up to here a silent one was answered from a copy that may be newer than its beginning.
-        if begins {
+        if begins || listing.stage == Stage::Silent {
             // A request that was held up may know an earlier end than one that came after it.
-            listing.end = if listing.end == u64::MAX { end } else { listing.end.max(end) };
-        } else if listing.stage == Stage::Silent {
-            listing.end = listing.end.max(end);
+            listing.end = listing.end.max(Some(end));
         }
+        let end = listing.end.unwrap_or(u64::MAX);
         if listing.stage == Stage::Apart {
-            return listing.end;
+            return end;
         }
         let users = state.in_use.get_mut(&listing.directory).expect("the listing was counted");
         if listing.stage == Stage::Silent {
@@ -130,7 +129,7 @@ impl Listings {
         if begins {
             users.last_begun = handle;
         }
-        listing.end
+        end
     }
 
     /// Whether the end of a listing may complete the kernel's copy. One that does not use it cannot.
@@ -151,14 +150,13 @@ impl Listings {
     pub(crate) fn close(&self, handle: u64) {
         let mut state = self.state.lock();
         let Some(OpenListing { stage, directory, .. }) = state.open.remove(&handle) else { return };
-        if stage == Stage::Apart {
-            return;
-        }
-        let users = state.in_use.get_mut(&directory).expect("the listing was counted");
+        let Some(users) = state.in_use.get_mut(&directory) else {
+            return assert_eq!(stage, Stage::Apart, "the others are counted");
+        };
         match stage {
+            Stage::Apart => return,
             Stage::Silent => users.silent -= 1,
             Stage::Using => users.using -= 1,
-            Stage::Apart => {}
         }
         if users.silent == 0 && users.using == 0 {
             state.in_use.remove(&directory);

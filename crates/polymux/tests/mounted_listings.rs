@@ -4,11 +4,9 @@
 mod mounted;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -39,7 +37,7 @@ impl Open {
         let mut found = Vec::new();
         while let Some(entry) = names.next() {
             let entry = entry.expect("the directory can be listed");
-            found.push((OsString::from_vec(entry.file_name().to_bytes().to_vec()).into_string().unwrap(), entry.ino()));
+            found.push((entry.file_name().to_str().unwrap().to_owned(), entry.ino()));
             if names.is_buffer_empty() {
                 break;
             }
@@ -80,14 +78,28 @@ fn wait_for_closes(volume: &TestVolume, open: u64) {
     }
 }
 
+/// Files in a directory of their own, with names of one length.
+fn make_files(directory: &Path, numbers: std::ops::Range<u32>) {
+    fs::create_dir_all(directory).unwrap();
+    numbers.for_each(|number| drop(File::create(directory.join(format!("{number:03}"))).unwrap()));
+}
+
+/// A volume, and a directory in it that has such files.
+fn start_with_files(numbers: std::ops::Range<u32>) -> Option<(TestVolume, PathBuf)> {
+    let volume = TestVolume::start(&Plan::anywhere())?;
+    let directory = volume.path().join("directory");
+    make_files(&directory, numbers);
+    Some((volume, directory))
+}
+
+/// Reads from a listing a few times; returns the number of names.
+fn begin(listing: &Open) -> usize {
+    (0..3).map(|_| listing.next_names().len()).sum()
+}
+
 #[test]
 fn an_unchanged_directory_is_listed_again_without_asking() {
-    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
-    let directory = volume.path().join("directory");
-    fs::create_dir(&directory).unwrap();
-    for number in 0..300 {
-        File::create(directory.join(format!("{number}"))).unwrap();
-    }
+    let Some((volume, directory)) = start_with_files(0..300) else { return };
     let read = || sent(&volume, "readdir") + sent(&volume, "readdirplus");
     let mut reads = 0;
     // One that is opened while the daemon still serves the close of another one does not use the copy.
@@ -107,23 +119,10 @@ fn an_unchanged_directory_is_listed_again_without_asking() {
     assert!(read() > reads, "the directory has changed");
 }
 
-/// Files in a directory of their own, with names of one length.
-fn make_files(directory: &Path, numbers: std::ops::Range<u32>) {
-    fs::create_dir_all(directory).unwrap();
-    numbers.for_each(|number| drop(File::create(directory.join(format!("{number:03}"))).unwrap()));
-}
-
-/// Reads from a listing a few times; returns the number of names.
-fn begin(listing: &Open) -> usize {
-    (0..3).map(|_| listing.next_names().len()).sum()
-}
-
 /// The kernel puts its copy together from the answers to all listings, so one that ends earlier could cut it off.
 #[test]
 fn a_listing_that_is_older_than_some_names_does_not_hide_them_from_others() {
-    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
-    let directory = volume.path().join("directory");
-    make_files(&directory, 0..200);
+    let Some((_volume, directory)) = start_with_files(0..200) else { return };
     let old = Open::new(&directory);
     let begun = begin(&old);
     make_files(&directory, 200..250);
@@ -138,9 +137,7 @@ fn a_listing_that_is_older_than_some_names_does_not_hide_them_from_others() {
 /// As above, where both may use the copy, because neither had begun when the other one was opened.
 #[test]
 fn a_listing_that_begins_anew_shows_names_that_another_one_is_older_than() {
-    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
-    let directory = volume.path().join("directory");
-    make_files(&directory, 0..100);
+    let Some((_volume, directory)) = start_with_files(0..100) else { return };
     let [first, second] = [(); 2].map(|()| Open::new(&directory));
     let begun = begin(&first);
     make_files(&directory, 100..150);
@@ -154,9 +151,7 @@ fn a_listing_that_begins_anew_shows_names_that_another_one_is_older_than() {
 /// A listing that was given up half way leaves entries in the kernel's copy, and a listing of another program may complete that later.
 #[test]
 fn names_that_were_renamed_before_a_listing_are_shown_as_they_are() {
-    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
-    let directory = volume.path().join("directory");
-    make_files(&directory, 0..100);
+    let Some((volume, directory)) = start_with_files(0..100) else { return };
     let given_up = Open::new(&directory);
     assert!((0..6).map(|_| given_up.next_names().len()).sum::<usize>() > 22);
     drop(given_up);
@@ -179,9 +174,7 @@ fn names_that_were_renamed_before_a_listing_are_shown_as_they_are() {
 /// A listing that the kernel answered from its copy goes on with requests when the copy is dropped.
 #[test]
 fn a_listing_that_loses_the_copy_half_way_shows_what_that_had_and_leaves_the_next_one_whole() {
-    let Some(volume) = TestVolume::start(&Plan::anywhere()) else { return };
-    let directory = volume.path().join("directory");
-    make_files(&directory, 0..60);
+    let Some((volume, directory)) = start_with_files(0..60) else { return };
     let [silent, other] = [(); 2].map(|()| Open::new(&directory));
     make_files(&directory, 60..100);
     assert_eq!(listed(&directory).len(), 100);
@@ -281,10 +274,9 @@ impl Changes {
         Self { directory, other, names: BTreeSet::new(), random: Random::new(seed) }
     }
 
-    fn fresh_or_taken(&mut self) -> (String, bool) {
-        let name = format!("name {}", self.random.below(80));
-        let is_taken = self.names.contains(&name);
-        (name, is_taken)
+    /// One that the directory may have.
+    fn any_name(&mut self) -> String {
+        format!("name {}", self.random.below(80))
     }
 
     fn any_of(&mut self, count: usize) -> usize {
@@ -293,9 +285,9 @@ impl Changes {
 
     /// Makes, removes or renames a name. Returns the names that came.
     fn change(&mut self) -> Option<String> {
-        let (name, is_taken) = self.fresh_or_taken();
+        let name = self.any_name();
         let path = self.directory.join(&name);
-        if !is_taken {
+        if !self.names.contains(&name) {
             match self.random.below(5) {
                 0 => fs::create_dir(&path).unwrap(),
                 1 => symlink("target", &path).unwrap(),
@@ -311,7 +303,7 @@ impl Changes {
         }
         match self.random.below(3) {
             0 => {
-                let (to, _) = self.fresh_or_taken();
+                let to = self.any_name();
                 let target = self.directory.join(&to);
                 // Refused where one is a directory and the other is not, or is full.
                 if to != name && fs::rename(&path, &target).is_ok() && fs::symlink_metadata(&path).is_err() {

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -96,6 +97,19 @@ impl Place<'_> {
     /// Whatever the file systems report.
     pub fn end_durably(&self) -> Result<()> {
         durable::end(&self.directory(Tier::First)?, &self.device_directories())
+    }
+
+    /// Milliseconds that some work takes until everything below the workload's directory is durable.
+    ///
+    /// # Errors
+    /// Those of the work, and whatever the file systems report.
+    pub fn ms_until_durable(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        let begun = Instant::now();
+        work()?;
+        self.end_durably()?;
+        let ms = begun.elapsed().as_secs_f64() * 1e3;
+        durable::forget_end(&self.directory(Tier::First)?)?;
+        Ok(ms)
     }
 
     /// Where the devices are mounted.

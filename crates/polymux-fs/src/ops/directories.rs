@@ -8,6 +8,7 @@ use polymux_records::error::Result;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_types::{Errno, Ino};
 use polymux_volume::access::READ;
+use polymux_volume::inode::DirectoryState;
 
 use crate::mounted::Mounted;
 
@@ -25,23 +26,22 @@ impl Mounted {
     }
 
     pub(crate) fn outdate_listings(&self, ino: Ino) -> Result<()> {
-        let directory = self.namespace.directory_inode(ino)?;
-        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
-        state.listings.outdate();
-        Ok(())
+        self.with_directory(ino, |state| state.listings.outdate())
     }
 
     pub(crate) fn directory_end(&self, ino: Ino) -> Result<u64> {
-        let directory = self.namespace.directory_inode(ino)?;
-        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
-        Ok(state.next_cookie)
+        self.with_directory(ino, |state| state.next_cookie)
     }
 
     pub(crate) fn note_listed(&self, ino: Ino) -> Result<()> {
+        self.with_directory(ino, |state| state.listings.note_listed(self.volume.elapsed_ms()))
+    }
+
+    /// Looks at the state of a directory.
+    fn with_directory<T>(&self, ino: Ino, look: impl FnOnce(&DirectoryState) -> T) -> Result<T> {
         let directory = self.namespace.directory_inode(ino)?;
         let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
-        state.listings.note_listed(self.volume.elapsed_ms());
-        Ok(())
+        Ok(look(&state))
     }
 
     pub(crate) fn read_directory(&self, ino: Ino, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>> {

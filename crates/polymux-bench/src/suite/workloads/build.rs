@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{access, grounds};
+use super::grounds;
 use crate::suite::durable;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
@@ -71,11 +70,7 @@ impl Workload for Build {
             make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("MFLAGS");
             programs::run(place.devices, make.arg("--silent").args(arguments).current_dir(&directory))
         };
-        let begun = Instant::now();
-        make(&["-j2"])?;
-        place.end_durably()?;
-        let ms = access::seconds(begun) * 1e3;
-        durable::forget_end(&directory)?;
+        let ms = place.ms_until_durable(|| make(&["-j2"]).map(drop))?;
         make(&["clean"])?;
         Ok(vec![ms])
     }

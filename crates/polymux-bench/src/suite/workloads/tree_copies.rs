@@ -1,12 +1,11 @@
 //! Copying and removing a tree of 2,000 files: `cp -a`, `git clone`, `rm -rf`.
 
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::Result;
 
 use super::git_status::{self, git};
-use super::{access, grounds};
+use super::grounds;
 use crate::suite::durable;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
@@ -57,14 +56,8 @@ impl Workload for TreeCopies {
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
         let directory = place.directory(Tier::First)?;
         let [tree, copy, clone] = ["tree", "copy", "clone"].map(|name| directory.join(name));
-        let durably = |command: &mut Command| {
-            let begun = Instant::now();
-            programs::run(place.devices, command)?;
-            place.end_durably()?;
-            let ms = access::seconds(begun) * 1e3;
-            durable::forget_end(&directory)?;
-            anyhow::Ok(ms)
-        };
+        let durably =
+            |command: &mut Command| place.ms_until_durable(|| programs::run(place.devices, command).map(drop));
         let figures = vec![
             durably(Command::new("cp").arg("--archive").arg(&tree).arg(&copy))?,
             durably(git(&directory).args(["clone", "--quiet", "--no-hardlinks"]).arg(&tree).arg(&clone))?,

@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::Result;
 
-use super::access;
 use crate::suite::durable;
 use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
@@ -71,15 +69,10 @@ impl Workload for Untar {
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
-        let directory = place.directory(Tier::First)?;
-        let tree = directory.join("tree");
+        let tree = place.directory(Tier::First)?.join("tree");
         std::fs::create_dir(&tree)?;
-        let begun = Instant::now();
-        unpack(place, &tree)?;
-        place.end_durably()?;
-        let figure = access::seconds(begun) * 1e3;
+        let figure = place.ms_until_durable(|| unpack(place, &tree))?;
         std::fs::remove_dir_all(&tree)?;
-        durable::forget_end(&directory)?;
         Ok(vec![figure])
     }
 }
