@@ -50,8 +50,8 @@ pub use self::open::{LogStoreOptions, OpenMode, Workers};
 pub(crate) use self::placement::on_disk_format;
 pub use self::placement::{LogPlacement, RegionKind};
 pub use self::report::{StoreReport, WindowPlace, WindowReport};
-pub(crate) use self::view::verify_tables;
 pub use self::view::{InUse, LogEntry, LogSummary, LogView, PartitionView, StoreView, TableLevel};
+pub(crate) use self::view::{LogFile, verify_tables};
 
 /// A commit looks at the size of its memtable each time the log grows by this many bytes.
 const CHECK_INTERVAL: u64 = 64 * 1024;

@@ -122,24 +122,14 @@ pub fn verify_copy(path: &Path, boundaries: &[Vec<u8>]) -> Result<CopyDescriptio
     let log = BlockFile::open(&log_path).map_err(|error| failed(&log_path, &error))?;
     let header = header_of(&log, &slot)?;
     let mut replay = Replay::new(&log, header);
-    let mut end = header.checkpoint;
     // Entries beyond the position in the slot are not part of the copy.
-    while end < slot.arrived
-        && let Some(entry) = replay.next()?
-    {
-        end = entry.end;
-    }
-    if end != slot.arrived {
-        return Err(damaged(&format!(
-            "its log ends at {end} instead of {}, begun at {}",
-            slot.arrived, header.checkpoint
-        )));
-    }
+    while replay.position() < slot.arrived && replay.next()?.is_some() {}
+    check_end(&slot, replay.position(), &header)?;
     verify_tables(path, boundaries)?;
     Ok(CopyDescription::of(&slot))
 }
 
-fn complete_slot(slots: &BlockFile, path: &Path) -> Result<Slot, StoreError> {
+pub(super) fn complete_slot(slots: &dyn LogMedium, path: &Path) -> Result<Slot, StoreError> {
     directory::read_slot(slots)?
         .filter(|slot| slot.state != SlotState::Incomplete)
         .ok_or_else(|| StoreError::Open(format!("the second copy in {} is not complete", path.display())))
@@ -147,10 +137,24 @@ fn complete_slot(slots: &BlockFile, path: &Path) -> Result<Slot, StoreError> {
 
 fn header_of(log: &BlockFile, slot: &Slot) -> Result<LogHeader, StoreError> {
     let header = Log::read_header(log)?;
+    check_header(slot, &header)?;
+    Ok(header)
+}
+
+/// Fails where the log with this header is not the one of the copy with this slot.
+pub(super) fn check_header(slot: &Slot, header: &LogHeader) -> Result<(), StoreError> {
     if header.store != slot.store || header.checkpoint > slot.arrived {
         return Err(damaged("its log is not the one that it tells of"));
     }
-    Ok(header)
+    Ok(())
+}
+
+/// Fails where the log of the copy with this slot ends elsewhere than the slot says.
+pub(super) fn check_end(slot: &Slot, end: u64, header: &LogHeader) -> Result<(), StoreError> {
+    if end == slot.arrived {
+        return Ok(());
+    }
+    Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", slot.arrived, header.checkpoint)))
 }
 
 fn damaged(what: &str) -> StoreError {
@@ -229,11 +233,8 @@ fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<LogHeader, StoreEr
     }
     target.flush().map_err(|error| failed(to, &error))?;
     write_header(&target, &header)?;
-    let end = end_of_log(&target, header)?;
-    if end == slot.arrived {
-        return Ok(header);
-    }
-    Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", slot.arrived, header.checkpoint)))
+    check_end(slot, end_of_log(&target, header)?, &header)?;
+    Ok(header)
 }
 
 /// Removes the entries that the last process left in memory if they begin behind the end of the new store: they belong to the store

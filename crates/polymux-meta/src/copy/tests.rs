@@ -15,8 +15,11 @@ use super::*;
 use crate::batch::Batch;
 use crate::error::StoreError;
 use crate::log::HEADER_LENGTH;
+use crate::log::LogEnd;
 use crate::log::crash_medium::CrashMedium;
-use crate::log_store::{LogStore, LogStoreOptions, OpenMode, Workers};
+use crate::log_store::{
+    InUse, LogPlacement, LogStore, LogStoreOptions, LogView, OpenMode, StoreView, Workers, sequence_at,
+};
 use crate::store::MetadataStore;
 
 const LOG_BYTES: u64 = 1024 * 1024;
@@ -355,6 +358,48 @@ fn a_store_that_is_lost_starts_from_its_copy_and_the_copy_goes_on_without_being_
     assert_eq!(store.get(b"q").unwrap().as_deref(), Some(b"2".as_slice()));
     let report = store.report().copy.unwrap();
     assert_eq!((report.state, report.rebuilds), (CopyState::Current, 0), "{report:?}");
+}
+
+/// Commits and syncs so many transactions, each after the one before was durable, until the copy holds them.
+fn put_synced(store: &LogStore, keys: std::ops::Range<u32>) {
+    for number in keys {
+        let sequence = put(store, &format!("key{number:03}"), "value");
+        store.sync(sequence).unwrap();
+    }
+    wait_until("the copy comes along", || store.copied() >= store.committed());
+}
+
+#[test]
+fn a_view_of_a_copy_ends_where_its_slot_says_whatever_an_earlier_shipment_left_behind_that() {
+    let root = tempfile::tempdir().unwrap();
+    let (path, copy) = paths(&root);
+    let synchronous = |mode| with_copy(mode, &copy, Duration::ZERO);
+    let boundaries = options(OpenMode::Existing, Workers::Threads).boundaries;
+    let store = LogStore::open(&path, &synchronous(OpenMode::CreateNew)).unwrap();
+    wait_until("the copy is made", || store.report().copy.unwrap().state == CopyState::Current);
+    put_synced(&store, 0..10);
+    let slots = fs::read(copy.join(SLOT_FILE)).unwrap();
+    put_synced(&store, 10..40);
+    drop(store);
+    // As if the process had been killed between shipping the log and saying so.
+    fs::write(copy.join(SLOT_FILE), slots).unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    let view = StoreView::open(&copy, &LogPlacement::Block, &boundaries).unwrap();
+    assert!(view.get(b"key009").unwrap().is_some() && view.get(b"key010").unwrap().is_none());
+    drop(view);
+
+    // Another history goes over a part of that one.
+    restore_from_copy(&copy, &path, &options(OpenMode::Existing, Workers::Threads)).unwrap();
+    let store = LogStore::open(&path, &synchronous(OpenMode::Existing)).unwrap();
+    assert_eq!(store.report().copy.unwrap().rebuilds, 0);
+    put_synced(&store, 100..105);
+    let in_use = LogView::open(&copy, &LogPlacement::Block, InUse::Refuse);
+    assert!(matches!(in_use, Err(StoreError::Open(_))), "the copy is in use");
+    drop(store);
+    let view = StoreView::open(&copy, &LogPlacement::Block, &boundaries).unwrap();
+    assert!(view.get(b"key104").unwrap().is_some() && view.get(b"key010").unwrap().is_none());
+    let (end, reason) = view.log().visit(|_| Ok(())).unwrap();
+    assert_eq!((sequence_at(end), reason), (view.committed(), LogEnd::OfCopy));
 }
 
 #[test]

@@ -6,7 +6,9 @@
 //!   files and symbolic links to their tables (`private`).
 //! * A [`StoreView`] holds a shared lock on the log for its whole life. So it never sees a store that is being written,
 //!   and no process opens it for writing meanwhile.
-//! * It shows the state that the next opening for writing would find: tables and the complete prefix of the log over them.
+//! * It shows the state that the next opening for writing would find: tables and the complete prefix of the log over them. A
+//!   second copy ends where its slot says: the bytes behind that are of shipments that were cut short, possibly by a process
+//!   whose last changes are lost, and prove nothing.
 
 mod private;
 
@@ -26,7 +28,7 @@ use super::placement::LogPlacement;
 use super::read::range_over;
 use super::sequence_of;
 use crate::batch::Batch;
-use crate::copy::StoreEnd;
+use crate::copy::{CopyBounds, StoreEnd};
 use crate::error::StoreError;
 use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay, Survivors};
 use crate::memtable::Memtable;
@@ -77,20 +79,26 @@ pub struct LogView {
     header: LogHeader,
     /// The entries that outlived the last process, where they are to be shown.
     survivors: Option<Survivors>,
+    /// Where it is the log of a second copy.
+    copy: Option<CopyBounds>,
     locked: bool,
 }
 
 impl LogView {
-    /// Opens the log of the store in the directory `path`.
+    /// Opens the log of the store, or of the second copy of one, in the directory `path`.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Open`] where there is none, or where it is in use and that is to be refused; [`StoreError::Io`] or
-    /// [`StoreError::Corrupted`] where it cannot be read.
+    /// [`StoreError::Open`] where there is none, where it is an incomplete copy, or where it is in use and that is to be refused;
+    /// [`StoreError::Io`] or [`StoreError::Corrupted`] where it cannot be read.
     pub fn open(path: &Path, placement: &LogPlacement, in_use: InUse) -> Result<Self, StoreError> {
         placement.check_existing(path)?;
         let medium = LogFile::open(&path.join(placement.log_file()))?;
-        let locked = medium.lock_shared()?;
+        let copy = CopyBounds::find(path)?;
+        let locked = match &copy {
+            Some(copy) => copy.is_locked(),
+            None => medium.lock_shared()?,
+        };
         if !locked && in_use == InUse::Refuse {
             return Err(StoreError::Open(format!(
                 "the metadata store in {} is in use: unmount it first",
@@ -99,7 +107,10 @@ impl LogView {
         }
         let header = Log::read_header(&medium)?;
         let region = placement.open()?.map(|region| RegionLog::open(region, &header)).transpose()?;
-        Ok(Self { medium, region, header, survivors: None, locked })
+        if let Some(copy) = &copy {
+            copy.check_header(&header)?;
+        }
+        Ok(Self { medium, region, header, survivors: None, copy, locked })
     }
 
     /// Shows the entries that outlived the last process as part of the log, as the next opening will take them up.
@@ -132,10 +143,17 @@ impl LogView {
         mut visit: impl FnMut(LogEntry) -> Result<(), StoreError>,
     ) -> Result<(u64, LogEnd), StoreError> {
         let mut replay = Replay::with_region(&self.medium, self.region.as_ref(), self.header);
-        while let Some(entry) = replay.next()? {
+        let last = self.copy.as_ref().map_or(u64::MAX, CopyBounds::end);
+        while replay.position() < last
+            && let Some(entry) = replay.next()?
+        {
             let batch = Batch::from_bytes(entry.payload.to_vec());
             let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
             visit(LogEntry { position, length, generation, batch })?;
+        }
+        if let Some(copy) = &self.copy {
+            copy.check_end(replay.position(), &self.header)?;
+            return Ok((replay.position(), LogEnd::OfCopy));
         }
         // While another process writes the log, replay falls behind, and later entries prove nothing.
         let damage = if self.locked { replay.damage()? } else { None };
@@ -165,12 +183,12 @@ pub struct StoreView {
 }
 
 impl StoreView {
-    /// Opens the store in the directory `path`. `boundaries` are those that it was made with.
+    /// Opens the store, or the second copy of one, in the directory `path`. `boundaries` are those that it was made with.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Open`] where there is none, or where it is in use; [`StoreError::Io`] or [`StoreError::Corrupted`]
-    /// where it cannot be read.
+    /// [`StoreError::Open`] where there is none, where it is in use or an incomplete copy; [`StoreError::Io`] or
+    /// [`StoreError::Corrupted`] where it cannot be read.
     pub fn open(path: &Path, placement: &LogPlacement, boundaries: &[Vec<u8>]) -> Result<Self, StoreError> {
         Self::over(path, LogView::open(path, placement, InUse::Refuse)?, boundaries)
     }
@@ -290,14 +308,14 @@ pub(crate) fn verify_tables(path: &Path, boundaries: &[Vec<u8>]) -> Result<(), S
     PrivateTables::open(path, boundaries)?.get().verify()
 }
 
-/// The file of a log, open for reading.
-struct LogFile {
+/// The file of a log, or of the slots of a second copy, open for reading.
+pub(crate) struct LogFile {
     file: LockableFile,
     length: u64,
 }
 
 impl LogFile {
-    fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let opened = File::open(path).and_then(|file| {
             let length = file.metadata()?.len();
             Ok(Self { length, file: LockableFile::new(file) })
@@ -306,8 +324,8 @@ impl LogFile {
     }
 
     /// Returns whether the lock was granted; otherwise another process has the store open for writing.
-    fn lock_shared(&self) -> Result<bool, StoreError> {
-        let outcome = self.file.lock_shared().map_err(|error| StoreError::Io(format!("locking the log: {error}")))?;
+    pub(crate) fn lock_shared(&self) -> Result<bool, StoreError> {
+        let outcome = self.file.lock_shared().map_err(|error| StoreError::Io(format!("locking the store: {error}")))?;
         Ok(outcome == LockOutcome::Locked)
     }
 }

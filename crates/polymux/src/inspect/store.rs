@@ -148,6 +148,7 @@ fn end_text(end: LogEnd) -> String {
         }
         LogEnd::Torn { length } => format!("an entry of {length} bytes was not written to its end"),
         LogEnd::Foreign => "there are bytes that are no entry".to_owned(),
+        LogEnd::OfCopy => "this is a second copy, which reaches as far".to_owned(),
         LogEnd::Damaged(damage) => damage.to_string(),
     }
 }

@@ -37,6 +37,8 @@ pub enum LogEnd {
     },
     /// Bytes that are no entry.
     Foreign,
+    /// The end that the slot of a second copy names. Bytes behind it are not part of the copy.
+    OfCopy,
     /// Durable entries that are lost: this is not where the log ended.
     Damaged(LogDamage),
 }
