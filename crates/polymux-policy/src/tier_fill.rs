@@ -63,7 +63,7 @@ impl TierFill {
     /// Percent of load from which a tier counts as saturated (P13).
     pub const SATURATED_PERCENT: u16 = 90;
 
-    /// A tier that takes everything, with the default marks of 90 % and 80 % (DESIGN section 9), no load and no budget.
+    /// A tier that takes everything, with marks of 90 % and 80 %, no load and no budget.
     #[must_use]
     pub fn new(tier: u16, total: u64, used: u64, headroom: u64) -> Self {
         Self {

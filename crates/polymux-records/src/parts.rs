@@ -5,7 +5,7 @@ use std::sync::Arc;
 use polymux_meta::MetadataStore;
 use polymux_policy::PassthroughUse;
 use polymux_tier::Tier;
-use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId};
+use polymux_types::{ByteSize, Clock, Percent, TierId, VolumeId, Watermark};
 
 /// The default of [`MountOptions::deferral_ms_max`].
 pub const DEFERRAL_MS_MAX_DEFAULT: u32 = 60;
@@ -18,9 +18,9 @@ pub struct TierMember {
     /// Space that is left free on the tier: new blocks go elsewhere once only this much is left.
     pub reserve: ByteSize,
     /// Share of the tier above which files leave it for slower ones (DESIGN section 9).
-    pub high_mark: Percent,
+    pub high_mark: Watermark,
     /// Share at which that ends; below `high_mark`.
-    pub low_mark: Percent,
+    pub low_mark: Watermark,
     /// The tier, or why it is not there.
     pub presence: TierPresence,
     /// Looks for the tier where it is missing, or was lost while in use; `None`: it stays away until the next mount.
@@ -39,9 +39,9 @@ pub trait TierSource: Send + Sync {
 
 impl TierMember {
     /// [`TierMember::high_mark`] where the configuration says nothing.
-    pub const HIGH_MARK_DEFAULT: Percent = Percent::new(90);
+    pub const HIGH_MARK_DEFAULT: Watermark = Watermark::with_free_at_most(Percent::new(90), ByteSize(32 << 30));
     /// [`TierMember::low_mark`] where the configuration says nothing.
-    pub const LOW_MARK_DEFAULT: Percent = Percent::new(80);
+    pub const LOW_MARK_DEFAULT: Watermark = Watermark::with_free_at_most(Percent::new(80), ByteSize(64 << 30));
 
     /// A tier without a reserve, with the usual watermarks.
     #[must_use]

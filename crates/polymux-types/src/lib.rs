@@ -19,6 +19,7 @@ pub mod on_disk_format;
 pub mod surviving;
 pub mod sync;
 pub mod units;
+pub mod watermark;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use errno::Errno;
@@ -26,3 +27,4 @@ pub use file_system_space::FileSystemSpace;
 pub use ids::{Bucket, Epoch, Ino, ObjectId, Sequence, StreamId, TierId, VolumeId};
 pub use in_flight::{InFlight, InFlightSlot, InFlightTable, thread_token};
 pub use units::{ByteSize, Percent};
+pub use watermark::Watermark;

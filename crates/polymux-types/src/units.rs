@@ -93,6 +93,12 @@ impl Percent {
         Self(percent)
     }
 
+    /// Its number, from 0 to 100.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
     /// This share of `whole`, rounded down.
     #[must_use]
     pub fn of(self, whole: u64) -> u64 {

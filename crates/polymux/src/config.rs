@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{MoverLimits, TierMember};
 use polymux_types::limits::TIERS_MAX;
-use polymux_types::{Percent, VolumeId};
+use polymux_types::{VolumeId, Watermark};
 
 use crate::config_format::{self, OptionsEntry, Reserve, Section, Share, Size, TierEntry, VolumeFile};
 use crate::names;
@@ -84,9 +84,11 @@ impl TierConfig {
     }
 
     /// High and low mark, the defaults included.
-    pub fn marks(&self) -> (Percent, Percent) {
-        let or = |mark: Option<Share>, default| mark.map_or(default, |Share(percent)| percent);
-        (or(self.high_mark, TierMember::HIGH_MARK_DEFAULT), or(self.low_mark, TierMember::LOW_MARK_DEFAULT))
+    pub fn marks(&self) -> (Watermark, Watermark) {
+        let configured = |mark: Option<Share>| mark.map(|Share(percent)| Watermark::share(percent));
+        let high = configured(self.high_mark).unwrap_or(TierMember::HIGH_MARK_DEFAULT);
+        let low = configured(self.low_mark).unwrap_or_else(|| high.low_below(TierMember::LOW_MARK_DEFAULT));
+        (high, low)
     }
 
     /// The tier as the configuration lists it.
@@ -272,7 +274,7 @@ fn check_tier_path(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
 
 fn check_tier_marks(tier: &TierConfig) -> std::result::Result<(), (&'static str, anyhow::Error)> {
     let (high, low) = tier.marks();
-    if low < high {
+    if low.is_below(high) {
         return Ok(());
     }
     // The line of the one that is written, where only one is.
@@ -312,7 +314,7 @@ mod tests {
             ("name = \"b\"", "name = \"a\"", ":8: ", "twice"),
             ("path = \"/b\"", "path = \"/a\"", ":9: ", "same path"),
             ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"50 %\"\nlow_mark = \"50 %\"\n", ":11: ", "not below"),
-            ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"80 %\"\n", ":10: ", "not below"),
+            ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"1 %\"\n", ":10: ", "not below"),
             ("path = \"/b\"\n", "path = \"/b\"\nlow_mark = \"95 %\"\n", ":10: ", "not below"),
             ("path = \"/b\"\n", "path = \"/b\"\nhigh_mark = \"50\"\n", ":10: ", "not a share"),
             ("path = \"/b\"", "path = \"b\"", ":9: ", "not absolute"),

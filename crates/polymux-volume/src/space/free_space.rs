@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use polymux_tier::{Space, TierError};
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use polymux_types::{ByteSize, Percent};
+use polymux_types::{ByteSize, Watermark};
 
 use super::tier_handle::Purpose;
 use super::tier_handle::TierHandle;
@@ -36,9 +36,9 @@ pub(super) struct FreeSpace {
     /// Bytes that data leaves free.
     reserve: u64,
     /// Use from which files leave the tier.
-    high_mark: Percent,
+    high_mark: Watermark,
     /// Use at which that ends.
-    low_mark: Percent,
+    low_mark: Watermark,
     /// The last answer of the tier, and when it was given.
     room: Mutex<Option<(Duration, Space)>>,
     /// Bytes written here since the answer was refreshed.
@@ -55,7 +55,7 @@ pub(super) struct FreeSpace {
 
 impl FreeSpace {
     /// Of a tier that was not asked yet, with its reserve and its marks.
-    pub(super) fn new(reserve: ByteSize, high_mark: Percent, low_mark: Percent) -> Self {
+    pub(super) fn new(reserve: ByteSize, high_mark: Watermark, low_mark: Watermark) -> Self {
         Self {
             reserve: reserve.0,
             high_mark,
@@ -104,12 +104,20 @@ impl TierHandle {
 
     /// Used bytes of a tier of this capacity above which files leave it (DESIGN section 9).
     pub fn high_mark_bytes(&self, space: &Space) -> u64 {
-        self.free_space.high_mark.of(space.total)
+        self.bytes_at(self.free_space.high_mark, space)
     }
 
     /// Used bytes at which that ends.
     pub fn low_mark_bytes(&self, space: &Space) -> u64 {
-        self.free_space.low_mark.of(space.total)
+        self.bytes_at(self.free_space.low_mark, space)
+    }
+
+    /// Used bytes at a mark. Where the reserve reaches down to the high mark, no data would ever be above that, and none would leave: both marks
+    /// are then shares of the bytes that data may use.
+    fn bytes_at(&self, mark: Watermark, space: &Space) -> u64 {
+        let usable = space.total.saturating_sub(self.reserve_of(space));
+        let is_reachable = self.free_space.high_mark.of(space.total, usable) < usable;
+        mark.of(if is_reachable { space.total } else { usable }, usable)
     }
 
     /// Bytes that data must leave free on a tier of this capacity.

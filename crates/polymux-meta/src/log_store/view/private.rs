@@ -3,11 +3,16 @@
 //! Opening a tree removes files that its current version does not name. It does so through the names
 //! that it finds, and those are symbolic links of ours; the tables behind them are only ever read. A table does not change
 //! once it is named, and the lock that the owner of this holds prevents its removal.
+//!
+//! A process that is killed leaves its private directory behind. The next one that needs such a directory removes it: each holds
+//! a lock on its own while it lives.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
+use polymux_tier::{LockOutcome, LockableFile};
 use tempfile::TempDir;
 
 use crate::error::StoreError;
@@ -23,18 +28,31 @@ const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 /// Size of tables that would be made, were any made.
 const TABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
+/// Beginning of the names of private directories.
+const DIRECTORY_PREFIX: &str = "polymux-view-";
+
+/// Age from which on a directory without a lock is taken to be left behind: a younger one may not have its lock yet.
+const LEFT_BEHIND_AGE: Duration = Duration::from_secs(60);
+
 /// Tables that cannot change the store they belong to.
 pub(super) struct PrivateTables {
     tables: Tables,
     // Removed after the tables are closed.
     _directory: TempDir,
+    _lock: LockableFile,
 }
 
 impl PrivateTables {
     pub(super) fn open(store: &Path, boundaries: &[Vec<u8>]) -> Result<Self, StoreError> {
         let store = fs::canonicalize(store).map_err(|error| failed(store, &error))?;
-        let directory = tempfile::Builder::new().prefix("polymux-view-").tempdir();
-        let directory = directory.map_err(|error| failed(&std::env::temp_dir(), &error))?;
+        let parent = std::env::temp_dir();
+        remove_left_behind(&parent);
+        let directory = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(&parent);
+        let directory = directory.map_err(|error| failed(&parent, &error))?;
+        let lock =
+            File::open(directory.path()).map(LockableFile::new).map_err(|error| failed(directory.path(), &error))?;
+        // In a file system without locks those that would remove the directory get none either.
+        let _without_locks = lock.lock_exclusive();
         for index in 0..=boundaries.len() {
             let name = format!("part{index}");
             link_partition(&store.join(&name), &directory.path().join(&name))?;
@@ -48,12 +66,29 @@ impl PrivateTables {
             cache_bytes: CACHE_BYTES,
             table_bytes_max: TABLE_BYTES_MAX,
         };
-        Ok(Self { tables: Tables::open(directory.path(), &options)?, _directory: directory })
+        Ok(Self { tables: Tables::open(directory.path(), &options)?, _directory: directory, _lock: lock })
     }
 
     pub(super) fn get(&self) -> &Tables {
         &self.tables
     }
+}
+
+/// Removes private directories of processes that were killed. One that cannot be removed stays, and harms nothing.
+fn remove_left_behind(parent: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().as_encoded_bytes().starts_with(DIRECTORY_PREFIX.as_bytes())
+            && entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == own && is_old(&it));
+        let is_locked = || File::open(entry.path()).map(LockableFile::new).and_then(|it| Ok(it.lock_exclusive()?));
+        if is_ours && is_locked().is_ok_and(|outcome| outcome == LockOutcome::Locked) {
+            let _stays = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_old(metadata: &fs::Metadata) -> bool {
+    metadata.modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age >= LEFT_BEHIND_AGE))
 }
 
 /// Makes `target` look like the partition `source`.
@@ -75,4 +110,34 @@ fn link_partition(source: &Path, target: &Path) -> Result<(), StoreError> {
         symlink(entry.path(), linked.join(entry.file_name())).map_err(|error| failed(&linked, &error))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn directories_of_killed_readers_are_removed_and_no_others() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str, age: Duration| {
+            let path = parent.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("current"), "content").unwrap();
+            File::open(&path).unwrap().set_modified(SystemTime::now() - age).unwrap();
+            path
+        };
+        let hour = Duration::from_secs(3600);
+        let killed = make("polymux-view-killed", hour);
+        let living = make("polymux-view-living", hour);
+        let lock = LockableFile::new(File::open(&living).unwrap());
+        assert_eq!(lock.lock_exclusive(), Ok(LockOutcome::Locked));
+        let young = make("polymux-view-young", Duration::from_secs(1));
+        let foreign = make("another-program", hour);
+        symlink(&foreign, parent.path().join("polymux-view-link")).unwrap();
+        remove_left_behind(parent.path());
+        assert!(!killed.exists());
+        assert!(living.join("current").exists() && young.exists() && foreign.join("current").exists());
+    }
 }
