@@ -269,19 +269,6 @@ fn marks_are_told_in_bytes() {
     assert_eq!((tier.high_mark_bytes, tier.low_mark_bytes), (90 * MIB, 80 * MIB));
 }
 
-#[test]
-fn a_reserve_that_reaches_down_to_the_high_mark_moves_both_marks() {
-    let marks = |reserve| {
-        let mut volume = Volume::new(&[100 * MIB]);
-        volume.set_reserve(0, reserve);
-        volume.remount();
-        let tier = status_of(&volume, "fast");
-        (tier.high_mark_bytes, tier.low_mark_bytes)
-    };
-    assert_eq!(marks(9 * MIB), (90 * MIB, 80 * MIB));
-    assert_eq!(marks(20 * MIB), (72 * MIB, 64 * MIB));
-}
-
 /// Unwinds, when it is armed, before one of the operations that change a label, the store or the configuration.
 #[derive(Default)]
 struct CrashPoint {

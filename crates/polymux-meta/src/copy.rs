@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use polymux_types::Sequence;
 
 pub(crate) use self::attach::refuse_copy_ahead;
-pub(crate) use self::bounds::CopyBounds;
+pub(crate) use self::bounds::{CopyBounds, FoundCopy};
 pub(crate) use self::directory::CopyDirectory;
 use crate::store::CopySync;
 use polymux_types::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};

@@ -46,6 +46,7 @@ use crate::store::{CopySync, Entry, MetadataStore, Room};
 use crate::tables::Tables;
 use polymux_types::sync::{Mutex, RwLock, RwLockReadGuard};
 
+pub(crate) use self::open::BALLAST_FILE;
 pub use self::open::{LogStoreOptions, OpenMode, Workers};
 pub(crate) use self::placement::on_disk_format;
 pub use self::placement::{LogPlacement, RegionKind};

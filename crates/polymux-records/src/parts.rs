@@ -17,9 +17,9 @@ pub struct TierMember {
     pub name: String,
     /// Space that is left free on the tier: new blocks go elsewhere once only this much is left.
     pub reserve: ByteSize,
-    /// Share of the tier above which files leave it for slower ones (DESIGN section 9).
+    /// Fill level of the tier above which files leave it for slower ones (DESIGN section 9).
     pub high_mark: Watermark,
-    /// Share at which that ends; below `high_mark`.
+    /// Fill level at which that ends; below `high_mark`.
     pub low_mark: Watermark,
     /// The tier, or why it is not there.
     pub presence: TierPresence,

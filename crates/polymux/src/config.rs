@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{MoverLimits, TierMember};
 use polymux_types::limits::TIERS_MAX;
-use polymux_types::{VolumeId, Watermark};
+use polymux_types::{Percent, VolumeId, Watermark};
 
 use crate::config_format::{self, OptionsEntry, Reserve, Section, Share, Size, TierEntry, VolumeFile};
 use crate::names;
@@ -85,10 +85,15 @@ impl TierConfig {
 
     /// High and low mark, the defaults included.
     pub fn marks(&self) -> (Watermark, Watermark) {
-        let configured = |mark: Option<Share>| mark.map(|Share(percent)| Watermark::share(percent));
-        let high = configured(self.high_mark).unwrap_or(TierMember::HIGH_MARK_DEFAULT);
-        let low = configured(self.low_mark).unwrap_or_else(|| high.low_below(TierMember::LOW_MARK_DEFAULT));
-        (high, low)
+        let defaults = (TierMember::HIGH_MARK_DEFAULT, TierMember::LOW_MARK_DEFAULT);
+        if self.high_mark.is_none() && self.low_mark.is_none() {
+            return defaults;
+        }
+        // Where one is configured, the other one is a share of the tier as well, however large that is.
+        let high = self.high_mark.map_or(defaults.0.percent(), |Share(percent)| percent);
+        let low_default = || if defaults.1.percent() < high { defaults.1.percent() } else { low_below(high) };
+        let low = self.low_mark.map_or_else(low_default, |Share(percent)| percent);
+        (Watermark::share(high), Watermark::share(low))
     }
 
     /// The tier as the configuration lists it.
@@ -272,9 +277,15 @@ fn check_tier_path(before: &[TierConfig], tier: &TierConfig) -> Result<()> {
     Ok(())
 }
 
+/// The low mark beside a high mark that does not leave the default below it: ten points less, or half of it where that is more.
+fn low_below(high: Percent) -> Percent {
+    let share = high.get();
+    Percent::new(share - 10.min(share / 2))
+}
+
 fn check_tier_marks(tier: &TierConfig) -> std::result::Result<(), (&'static str, anyhow::Error)> {
     let (high, low) = tier.marks();
-    if low.is_below(high) {
+    if low.percent() < high.percent() {
         return Ok(());
     }
     // The line of the one that is written, where only one is.
@@ -306,6 +317,21 @@ mod tests {
         assert_eq!(again.to_file(), config.to_file());
         assert!(config.write_new(&path).is_err(), "an existing file is not replaced");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_mark_that_is_configured_makes_both_shares_of_the_tier() {
+        let share = |percent| Some(Share(Percent::new(percent)));
+        let marks = |high_mark, low_mark| {
+            TierConfig { high_mark, low_mark, ..TierConfig::new("a", PathBuf::from("/a")) }.marks()
+        };
+        let shares = |high, low| (Watermark::share(Percent::new(high)), Watermark::share(Percent::new(low)));
+        assert_eq!(marks(None, None), (TierMember::HIGH_MARK_DEFAULT, TierMember::LOW_MARK_DEFAULT));
+        assert_eq!(marks(share(95), None), shares(95, 80));
+        assert_eq!(marks(share(80), None), shares(80, 70));
+        assert_eq!(marks(share(4), None), shares(4, 2));
+        assert_eq!(marks(None, share(75)), shares(90, 75));
+        assert_eq!(marks(share(60), share(50)), shares(60, 50));
     }
 
     #[test]

@@ -1,26 +1,32 @@
 //! Where a second copy ends, for readers of its directory.
 //!
 //! Invariants:
-//! * A copy is locked through the file of its slots, not through its log. The shared lock is held as long as this lives, so that the
-//!   end that was read stays true; where another process ships to the copy it is not granted, and the copy goes on meanwhile.
+//! * A copy is locked through the file of its slots, not through its log. The lock is tried to see whether another process ships to the copy, and
+//!   released at once: a reader must not keep the store from going on with its copy, which would be made anew then.
+//! * A directory is that of a copy where it has slots and no ballast: a copy that was renamed to be a store got one when it was opened.
 //! * Bytes of the log behind the end are not part of the copy. They may be entries of a process that was killed while it shipped
 //!   them, in a history that a start from this copy has ended since.
 
 use std::path::Path;
 
 use super::directory::{SLOT_FILE, failed};
-use super::restore::{check_end, check_header, complete_slot};
-use super::slot_format::Slot;
+use super::restore::{check_end, check_header, complete_slot, incomplete};
+use super::slot_format::{FILE_LENGTH, Slot};
 use crate::error::StoreError;
-use crate::log::LogHeader;
-use crate::log_store::LogFile;
+use crate::log::{LogHeader, LogMedium};
+use crate::log_store::{BALLAST_FILE, LogFile};
+
+/// A copy as a reader finds it.
+pub(crate) enum FoundCopy {
+    /// No other process ships to it.
+    AtRest(CopyBounds),
+    /// Another process ships to it: its end moves on.
+    InUse,
+}
 
 /// The slot of a copy that is open for reading.
 pub(crate) struct CopyBounds {
     slot: Slot,
-    /// Holds the lock where it was granted.
-    _slots: LogFile,
-    is_locked: bool,
 }
 
 impl CopyBounds {
@@ -28,21 +34,21 @@ impl CopyBounds {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Open`] where the copy is incomplete; others where it cannot be read.
-    pub(crate) fn find(path: &Path) -> Result<Option<Self>, StoreError> {
+    /// [`StoreError::Open`] where the copy is incomplete and not in use; others where it cannot be read.
+    pub(crate) fn find(path: &Path) -> Result<Option<FoundCopy>, StoreError> {
+        let exists = |file: &Path| file.try_exists().map_err(|error| failed(file, &error));
         let file = path.join(SLOT_FILE);
-        if !file.try_exists().map_err(|error| failed(&file, &error))? {
+        if !exists(&file)? || exists(&path.join(BALLAST_FILE))? {
             return Ok(None);
         }
         let slots = LogFile::open(&file)?;
-        let is_locked = slots.lock_shared()?;
-        let slot = complete_slot(&slots, path)?;
-        Ok(Some(Self { slot, _slots: slots, is_locked }))
-    }
-
-    /// Whether no other process ships to the copy.
-    pub(crate) fn is_locked(&self) -> bool {
-        self.is_locked
+        if !slots.lock_shared()? {
+            return Ok(Some(FoundCopy::InUse));
+        }
+        if slots.length() < FILE_LENGTH {
+            return Err(incomplete(path));
+        }
+        Ok(Some(FoundCopy::AtRest(Self { slot: complete_slot(&slots, path)? })))
     }
 
     /// Position of the log up to which everything is in the copy.
@@ -55,8 +61,8 @@ impl CopyBounds {
         check_header(&self.slot, header)
     }
 
-    /// Fails where the log ends elsewhere than the slot says. While another process ships, that proves nothing.
+    /// Fails where the log ends elsewhere than the slot says.
     pub(crate) fn check_end(&self, end: u64, header: &LogHeader) -> Result<(), StoreError> {
-        if self.is_locked { check_end(&self.slot, end, header) } else { Ok(()) }
+        check_end(&self.slot, end, header)
     }
 }

@@ -130,9 +130,11 @@ pub fn verify_copy(path: &Path, boundaries: &[Vec<u8>]) -> Result<CopyDescriptio
 }
 
 pub(super) fn complete_slot(slots: &dyn LogMedium, path: &Path) -> Result<Slot, StoreError> {
-    directory::read_slot(slots)?
-        .filter(|slot| slot.state != SlotState::Incomplete)
-        .ok_or_else(|| StoreError::Open(format!("the second copy in {} is not complete", path.display())))
+    directory::read_slot(slots)?.filter(|slot| slot.state != SlotState::Incomplete).ok_or_else(|| incomplete(path))
+}
+
+pub(super) fn incomplete(path: &Path) -> StoreError {
+    StoreError::Open(format!("the second copy in {} is not complete", path.display()))
 }
 
 fn header_of(log: &BlockFile, slot: &Slot) -> Result<LogHeader, StoreError> {

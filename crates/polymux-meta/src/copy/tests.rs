@@ -2,7 +2,7 @@
 //! store as it was at the position that it names.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -393,13 +393,29 @@ fn a_view_of_a_copy_ends_where_its_slot_says_whatever_an_earlier_shipment_left_b
     let store = LogStore::open(&path, &synchronous(OpenMode::Existing)).unwrap();
     assert_eq!(store.report().copy.unwrap().rebuilds, 0);
     put_synced(&store, 100..105);
-    let in_use = LogView::open(&copy, &LogPlacement::Block, InUse::Refuse);
-    assert!(matches!(in_use, Err(StoreError::Open(_))), "the copy is in use");
+    match LogView::open(&copy, &LogPlacement::Block, InUse::Refuse) {
+        Err(StoreError::Open(reason)) => assert!(reason.contains("is in use"), "{reason}"),
+        _ => panic!("the copy is in use"),
+    }
+    let beside = LogView::open(&copy, &LogPlacement::Block, InUse::Read).unwrap();
+    assert!(beside.is_in_use() && beside.visit(|_| Ok(())).is_ok());
     drop(store);
+    // A reader keeps no store from going on with its copy.
+    let reader = StoreView::open(&copy, &LogPlacement::Block, &boundaries).unwrap();
+    let store = LogStore::open(&path, &synchronous(OpenMode::Existing)).unwrap();
+    assert_eq!(store.report().copy.unwrap().rebuilds, 0);
+    put_synced(&store, 105..106);
+    drop((store, reader));
     let view = StoreView::open(&copy, &LogPlacement::Block, &boundaries).unwrap();
     assert!(view.get(b"key104").unwrap().is_some() && view.get(b"key010").unwrap().is_none());
     let (end, reason) = view.log().visit(|_| Ok(())).unwrap();
     assert_eq!((sequence_at(end), reason), (view.committed(), LogEnd::OfCopy));
+    drop(view);
+    File::options().write(true).open(copy.join(SLOT_FILE)).unwrap().set_len(0).unwrap();
+    match StoreView::open(&copy, &LogPlacement::Block, &boundaries) {
+        Err(StoreError::Open(reason)) => assert!(reason.contains("is not complete"), "{reason}"),
+        _ => panic!("the copy was only begun"),
+    }
 }
 
 #[test]

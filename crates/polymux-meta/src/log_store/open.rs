@@ -31,7 +31,8 @@ use crate::tables::{Tables, TablesOptions};
 use polymux_types::surviving::SurvivingPlace;
 use polymux_types::sync::{Mutex, RwLock};
 
-const BALLAST_FILE: &str = "ballast";
+/// Name of the reserved space of a store; a second copy has none.
+pub(crate) const BALLAST_FILE: &str = "ballast";
 
 const MEBIBYTE: u64 = 1024 * 1024;
 

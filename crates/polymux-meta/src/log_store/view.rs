@@ -4,8 +4,9 @@
 //! * Nothing below the directory of the store is written, made, renamed or removed: the log is opened for reading, and the
 //!   trees of tables, which tidy up when they are opened, are opened over a private directory with copies of their small
 //!   files and symbolic links to their tables (`private`).
-//! * A [`StoreView`] holds a shared lock on the log for its whole life. So it never sees a store that is being written,
-//!   and no process opens it for writing meanwhile.
+//! * A [`StoreView`] of a store holds a shared lock on the log for its whole life. So it never sees a store that is being written,
+//!   and no process opens it for writing meanwhile. One of a second copy keeps no lock: where its store goes on with the copy meanwhile,
+//!   reading it may fail.
 //! * It shows the state that the next opening for writing would find: tables and the complete prefix of the log over them. A
 //!   second copy ends where its slot says: the bytes behind that are of shipments that were cut short, possibly by a process
 //!   whose last changes are lost, and prove nothing.
@@ -28,7 +29,7 @@ use super::placement::LogPlacement;
 use super::read::range_over;
 use super::sequence_of;
 use crate::batch::Batch;
-use crate::copy::{CopyBounds, StoreEnd};
+use crate::copy::{CopyBounds, FoundCopy, StoreEnd};
 use crate::error::StoreError;
 use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay, Survivors};
 use crate::memtable::Memtable;
@@ -79,7 +80,7 @@ pub struct LogView {
     header: LogHeader,
     /// The entries that outlived the last process, where they are to be shown.
     survivors: Option<Survivors>,
-    /// Where it is the log of a second copy.
+    /// Where it is the log of a second copy that no process ships to.
     copy: Option<CopyBounds>,
     locked: bool,
 }
@@ -94,10 +95,10 @@ impl LogView {
     pub fn open(path: &Path, placement: &LogPlacement, in_use: InUse) -> Result<Self, StoreError> {
         placement.check_existing(path)?;
         let medium = LogFile::open(&path.join(placement.log_file()))?;
-        let copy = CopyBounds::find(path)?;
-        let locked = match &copy {
-            Some(copy) => copy.is_locked(),
-            None => medium.lock_shared()?,
+        let (copy, locked) = match CopyBounds::find(path)? {
+            Some(FoundCopy::AtRest(copy)) => (Some(copy), true),
+            Some(FoundCopy::InUse) => (None, false),
+            None => (None, medium.lock_shared()?),
         };
         if !locked && in_use == InUse::Refuse {
             return Err(StoreError::Open(format!(

@@ -26,6 +26,11 @@ const METADATA_RESERVE_DIVISOR: u64 = 32;
 /// Objects less than could be made on a tier that holds the metadata store: its tables are files as well.
 const METADATA_OBJECTS: u64 = 64;
 
+/// Bytes that data cannot take, those that the file system keeps for root included: what the marks are compared with.
+fn unavailable(space: &Space) -> u64 {
+    space.total.saturating_sub(space.free)
+}
+
 /// Bytes reserved for the metadata store on a tier of this capacity.
 fn metadata_reserve_of(space: &Space) -> u64 {
     METADATA_RESERVE_MAX.min(space.total / METADATA_RESERVE_DIVISOR)
@@ -112,12 +117,8 @@ impl TierHandle {
         self.bytes_at(self.free_space.low_mark, space)
     }
 
-    /// Used bytes at a mark. Where the reserve reaches down to the high mark, no data would ever be above that, and none would leave: both marks
-    /// are then shares of the bytes that data may use.
     fn bytes_at(&self, mark: Watermark, space: &Space) -> u64 {
-        let usable = space.total.saturating_sub(self.reserve_of(space));
-        let is_reachable = self.free_space.high_mark.of(space.total, usable) < usable;
-        mark.of(if is_reachable { space.total } else { usable }, usable)
+        mark.of(space.total, space.total.saturating_sub(self.reserve_of(space)))
     }
 
     /// Bytes that data must leave free on a tier of this capacity.
@@ -141,12 +142,12 @@ impl TierHandle {
 
     /// Whether so much is in use that files leave the tier.
     pub fn is_above_high_mark(&self) -> bool {
-        self.space().is_some_and(|space| space.used > self.high_mark_bytes(&space))
+        self.space().is_some_and(|space| unavailable(&space) > self.high_mark_bytes(&space))
     }
 
     /// Whether so much is in use that nothing more comes for its use alone.
     pub fn is_above_low_mark(&self) -> bool {
-        self.space().is_some_and(|space| space.used > self.low_mark_bytes(&space))
+        self.space().is_some_and(|space| unavailable(&space) > self.low_mark_bytes(&space))
     }
 
     /// Free space as the tier reports it right now.

@@ -28,8 +28,9 @@ const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 /// Size of tables that would be made, were any made.
 const TABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// Beginning of the names of private directories.
-const DIRECTORY_PREFIX: &str = "polymux-view-";
+/// Beginning of the names of private directories, and of those whose lock was not granted, which stay when their reader is killed.
+const DIRECTORY_PREFIX: &str = "polymux-reader-";
+const UNLOCKED_PREFIX: &str = "polymux-view-";
 
 /// Age from which on a directory without a lock is taken to be left behind: a younger one may not have its lock yet.
 const LEFT_BEHIND_AGE: Duration = Duration::from_secs(60);
@@ -47,12 +48,10 @@ impl PrivateTables {
         let store = fs::canonicalize(store).map_err(|error| failed(store, &error))?;
         let parent = std::env::temp_dir();
         remove_left_behind(&parent);
-        let directory = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(&parent);
-        let directory = directory.map_err(|error| failed(&parent, &error))?;
-        let lock =
-            File::open(directory.path()).map(LockableFile::new).map_err(|error| failed(directory.path(), &error))?;
-        // In a file system without locks those that would remove the directory get none either.
-        let _without_locks = lock.lock_exclusive();
+        let (mut directory, mut lock) = make_directory(&parent, DIRECTORY_PREFIX)?;
+        if lock.lock_exclusive() != Ok(LockOutcome::Locked) {
+            (directory, lock) = make_directory(&parent, UNLOCKED_PREFIX)?;
+        }
         for index in 0..=boundaries.len() {
             let name = format!("part{index}");
             link_partition(&store.join(&name), &directory.path().join(&name))?;
@@ -72,6 +71,13 @@ impl PrivateTables {
     pub(super) fn get(&self) -> &Tables {
         &self.tables
     }
+}
+
+fn make_directory(parent: &Path, prefix: &str) -> Result<(TempDir, LockableFile), StoreError> {
+    let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent);
+    let directory = directory.map_err(|error| failed(parent, &error))?;
+    let opened = File::open(directory.path()).map_err(|error| failed(directory.path(), &error))?;
+    Ok((directory, LockableFile::new(opened)))
 }
 
 /// Removes private directories of processes that were killed. One that cannot be removed stays, and harms nothing.
@@ -117,6 +123,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::log_store::{LogStore, LogStoreOptions, OpenMode};
 
     #[test]
     fn directories_of_killed_readers_are_removed_and_no_others() {
@@ -129,15 +136,26 @@ mod tests {
             path
         };
         let hour = Duration::from_secs(3600);
-        let killed = make("polymux-view-killed", hour);
-        let living = make("polymux-view-living", hour);
-        let lock = LockableFile::new(File::open(&living).unwrap());
-        assert_eq!(lock.lock_exclusive(), Ok(LockOutcome::Locked));
-        let young = make("polymux-view-young", Duration::from_secs(1));
+        let killed = make("polymux-reader-killed", hour);
+        let young = make("polymux-reader-young", Duration::from_secs(1));
         let foreign = make("another-program", hour);
-        symlink(&foreign, parent.path().join("polymux-view-link")).unwrap();
+        symlink(&foreign, parent.path().join("polymux-reader-link")).unwrap();
         remove_left_behind(parent.path());
         assert!(!killed.exists());
-        assert!(living.join("current").exists() && young.exists() && foreign.join("current").exists());
+        assert!(young.exists() && foreign.join("current").exists());
+    }
+
+    #[test]
+    fn the_directory_of_a_living_reader_stays_however_old_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let store = root.path().join("store");
+        let options =
+            LogStoreOptions { log_bytes: 1 << 20, ballast_bytes: 0, ..LogStoreOptions::new(OpenMode::CreateNew) };
+        drop(LogStore::open(&store, &options).unwrap());
+        let reader = PrivateTables::open(&store, &[]).unwrap();
+        let directory = reader._directory.path();
+        File::open(directory).unwrap().set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+        remove_left_behind(directory.parent().unwrap());
+        assert!(directory.join("part0").join(CURRENT_FILE).exists());
     }
 }
