@@ -122,7 +122,7 @@ pub struct PosixTier {
     loans: Loans,
     /// Bytes that are read ahead by one request.
     read_ahead_piece: NonZeroU64,
-    _lock: TierLock,
+    lock: TierLock,
 }
 
 impl PosixTier {
@@ -148,10 +148,18 @@ impl PosixTier {
         if tier.options.access == OpenAccess::ReadWrite {
             // Data of a holder that was killed is in the page cache only, and this process does not know of it: a sync
             // of one of its objects would otherwise find nothing to do and wrongly report it durable.
-            rustix::fs::syncfs(&tier.objects).map_err(io_error("syncing what the last holder left"))?;
+            tier.sync_file_system().map_err(io_error("syncing what the last holder left"))?;
         }
         tier.find_bytes_used()?;
         Ok(tier)
+    }
+
+    /// Makes everything on the file system durable. In `syncfs` XFS writes all of it, and lets the device flush only where its log has
+    /// something to write as well (fs/xfs/xfs_super.c, Linux 6.18): bytes that were overwritten in place may be in the device's cache alone
+    /// afterwards. The sync of a file flushes in any case.
+    fn sync_file_system(&self) -> rustix::io::Result<()> {
+        rustix::fs::syncfs(&self.objects)?;
+        self.lock.sync()
     }
 
     fn open_directory(path: &Path, options: PosixTierOptions) -> Result<Self, TierError> {
@@ -187,7 +195,7 @@ impl PosixTier {
             sync_all_turn: Mutex::new(()),
             loans: Loans::up_to(descriptors_max / 2),
             read_ahead_piece,
-            _lock: lock,
+            lock,
         })
     }
 

@@ -5,13 +5,19 @@ mod disk_crash;
 mod mounted;
 mod promises;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Instant;
 
 use disk_crash::campaign::{Stop, Summary, Variant, judge_images, record};
 use disk_crash::image::Flushes;
 use disk_crash::stand::{Barriers, Pair};
+use mounted::native::{FileSystemKind, NativeMount};
 use mounted::volume::Ground;
 use mounted::{Plan, one_at_a_time, skip};
+use polymux_tier::{ObjectRef, PosixTier, PosixTierOptions, Tier, Wait};
+use polymux_types::{Bucket, ObjectId};
 use promises::workload::Syncing;
 
 /// Images of one recorded workload.
@@ -95,5 +101,43 @@ fn disks_that_ignore_flushes_are_found_out() {
     if can_run() {
         let variant = Variant { flushes: Flushes::Ignored, ..Variant::control(Pair::XfsBeforeExt4) };
         is_found_out("with flushes ignored", variant);
+    }
+}
+
+/// Flushes that the block device below a directory has carried out (Documentation/block/stat.rst).
+fn flushes_of(directory: &Path) -> u64 {
+    let device = fs::metadata(directory).unwrap().dev();
+    let path = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
+    let fields = fs::read_to_string(path).unwrap();
+    fields.split_whitespace().nth(15).expect("the kernel counts flushes").parse().unwrap()
+}
+
+/// What is overwritten in place needs no entry in the log of XFS, whose `syncfs` lets the device flush only for one.
+#[test]
+fn a_sync_of_a_whole_tier_lets_the_device_flush_even_where_the_file_system_has_nothing_to_log() {
+    if !can_run() {
+        return;
+    }
+    let _turn = one_at_a_time();
+    let directory = tempfile::tempdir().unwrap();
+    for (name, kind) in [("ext4", FileSystemKind::Ext4), ("xfs", FileSystemKind::Xfs)] {
+        let native = NativeMount::new(directory.path(), name, kind, 320);
+        let tier = PosixTier::prepare(native.path(), PosixTierOptions::new(name)).unwrap();
+        let [overwritten, other] = [1, 2].map(|id| ObjectRef::new(ObjectId(id), Bucket(1)));
+        let write = |object, bytes: &[u8]| assert_eq!(tier.write(object, 0, bytes, Wait::Allowed), Ok(bytes.len()));
+        for object in [overwritten, other] {
+            tier.create(object).unwrap();
+            write(object, &[1; 65_536]);
+            tier.sync(object).unwrap();
+        }
+        for round in 2..5 {
+            write(overwritten, &[round; 4096]);
+            // Takes the new times of the first object into the log as well.
+            write(other, &[round; 4096]);
+            tier.sync(other).unwrap();
+            let before = flushes_of(native.path());
+            tier.sync_all().unwrap();
+            assert!(flushes_of(native.path()) > before, "{name}, round {round}: nothing was flushed");
+        }
     }
 }

@@ -53,6 +53,11 @@ impl TierLock {
         }
         Ok(Self { file, access })
     }
+
+    /// Syncs the file of the lock.
+    pub(super) fn sync(&self) -> rustix::io::Result<()> {
+        rustix::fs::fdatasync(&*self.file)
+    }
 }
 
 fn refuse_other_host(path: &Path, holder: &str) -> Result<(), TierError> {

@@ -595,7 +595,7 @@ impl Tier for PosixTier {
         let open: Vec<_> = self.descriptors.all().into_iter().map(|(of, open)| (of, open.mark(), open)).collect();
         let created = self.descriptors.created();
         let bytes = self.bytes_unsynced.load(Ordering::Acquire);
-        match rustix::fs::syncfs(&self.objects) {
+        match self.sync_file_system() {
             Ok(()) => {
                 for (_, mark, open) in &open {
                     open.note_synced(*mark);
