@@ -40,13 +40,13 @@ use std::time::{Duration, Instant};
 use polymux_types::Sequence;
 
 pub(crate) use self::attach::refuse_copy_ahead;
-pub(crate) use self::bounds::{CopyBounds, FoundCopy};
+pub(crate) use self::bounds::{FoundCopy, find_copy};
 pub(crate) use self::directory::CopyDirectory;
 use crate::store::CopySync;
 use polymux_types::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
 
 pub use self::restore::{CopyDescription, CopyWorth, StoreEnd, describe_copy, restore_from_copy, verify_copy};
-pub(crate) use self::slot_format::on_disk_format;
+pub(crate) use self::slot_format::{Slot, on_disk_format};
 pub(crate) use self::thread::{CopyThread, Round};
 pub use self::way_out::{CopyPlace, StoreState, WayOut, newest_copy};
 

@@ -55,6 +55,14 @@ pub struct Space {
     pub root_reserve: u64,
 }
 
+impl Space {
+    /// Bytes that data cannot take any more, those that the file system keeps for root included: the bytes that marks are compared with.
+    #[must_use]
+    pub fn unavailable(&self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
+}
+
 /// Whether an operation may wait for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {

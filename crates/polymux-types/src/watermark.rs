@@ -1,7 +1,5 @@
 //! Fill levels of tiers.
 
-use std::fmt;
-
 use crate::units::{ByteSize, Percent};
 
 /// Used bytes of a tier at which files begin to leave it, or cease to (DESIGN section 9; docs/design/0044).
@@ -38,12 +36,6 @@ impl Watermark {
     #[must_use]
     pub const fn percent(self) -> Percent {
         self.share
-    }
-}
-
-impl fmt::Display for Watermark {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.share)
     }
 }
 

@@ -285,7 +285,8 @@ fn low_below(high: Percent) -> Percent {
 
 fn check_tier_marks(tier: &TierConfig) -> std::result::Result<(), (&'static str, anyhow::Error)> {
     let (high, low) = tier.marks();
-    if low.percent() < high.percent() {
+    let (high, low) = (high.percent(), low.percent());
+    if low < high {
         return Ok(());
     }
     // The line of the one that is written, where only one is.

@@ -5,15 +5,12 @@ mod disk_crash;
 mod mounted;
 mod promises;
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::Instant;
 
 use disk_crash::campaign::{Stop, Summary, Variant, judge_images, record};
 use disk_crash::image::Flushes;
 use disk_crash::stand::{Barriers, Pair};
-use mounted::native::{FileSystemKind, NativeMount};
+use mounted::native::{FileSystemKind, NativeMount, flushes_of};
 use mounted::volume::Ground;
 use mounted::{Plan, one_at_a_time, skip};
 use polymux_tier::{ObjectRef, PosixTier, PosixTierOptions, Tier, Wait};
@@ -102,14 +99,6 @@ fn disks_that_ignore_flushes_are_found_out() {
         let variant = Variant { flushes: Flushes::Ignored, ..Variant::control(Pair::XfsBeforeExt4) };
         is_found_out("with flushes ignored", variant);
     }
-}
-
-/// Flushes that the block device below a directory has carried out (Documentation/block/stat.rst).
-fn flushes_of(directory: &Path) -> u64 {
-    let device = fs::metadata(directory).unwrap().dev();
-    let path = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
-    let fields = fs::read_to_string(path).unwrap();
-    fields.split_whitespace().nth(15).expect("the kernel counts flushes").parse().unwrap()
 }
 
 /// What is overwritten in place needs no entry in the log of XFS, whose `syncfs` lets the device flush only for one.

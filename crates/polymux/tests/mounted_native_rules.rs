@@ -8,6 +8,7 @@ use std::io::IoSlice;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use mounted::native::flushes_of;
 use mounted::{
     FileSystemKind, NativeMount, Plan, Random, TestVolume, have_program, is_root, skip, skip_where_io_is_named,
 };
@@ -32,13 +33,7 @@ fn read_write(path: &Path) -> File {
 
 /// Flushes that the devices of both tiers have carried out.
 fn flushes(volume: &TestVolume) -> u64 {
-    let of_tier = |name: &str| -> u64 {
-        let device = fs::metadata(volume.tier(name)).expect("there").dev();
-        let path = format!("/sys/dev/block/{}:{}/stat", libc::major(device), libc::minor(device));
-        let stat = fs::read_to_string(path).expect("the tier lies on a block device");
-        stat.split_whitespace().nth(15).expect("flushes are the sixteenth number").parse().expect("a number")
-    };
-    of_tier("fast") + of_tier("slow")
+    flushes_of(volume.tier("fast")) + flushes_of(volume.tier("slow"))
 }
 
 /// Asserts that each of some single writes with `RWF_DSYNC` or `RWF_SYNC` makes a device flush before it returns.

@@ -10,8 +10,7 @@ impl Placement {
     /// Facts about one tier. Its eviction candidates are filled in by the planner, which looks for them.
     pub fn fill_of(&self, tier: &TierHandle, space: &Space) -> TierFill {
         let headroom = space.free.saturating_sub(tier.reserve_of(space));
-        let used = space.total.saturating_sub(space.free);
-        let mut fill = TierFill::new(tier.id.0, space.total, used, headroom);
+        let mut fill = TierFill::new(tier.id.0, space.total, space.unavailable(), headroom);
         fill.high_mark = tier.high_mark_bytes(space);
         fill.low_mark = tier.low_mark_bytes(space);
         fill.flags = 0;

@@ -10,59 +10,37 @@
 use std::path::Path;
 
 use super::directory::{SLOT_FILE, failed};
-use super::restore::{check_end, check_header, complete_slot, incomplete};
+use super::restore::{complete_slot, incomplete};
 use super::slot_format::{FILE_LENGTH, Slot};
 use crate::error::StoreError;
-use crate::log::{LogHeader, LogMedium};
+use crate::log::LogMedium;
 use crate::log_store::{BALLAST_FILE, LogFile};
 
 /// A copy as a reader finds it.
 pub(crate) enum FoundCopy {
-    /// No other process ships to it.
-    AtRest(CopyBounds),
+    /// No other process ships to it. Its slot says where it ends.
+    AtRest(Slot),
     /// Another process ships to it: its end moves on.
     InUse,
 }
 
-/// The slot of a copy that is open for reading.
-pub(crate) struct CopyBounds {
-    slot: Slot,
-}
-
-impl CopyBounds {
-    /// Reads those of the copy in a directory; `None` where a store is there and no copy.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Open`] where the copy is incomplete and not in use; others where it cannot be read.
-    pub(crate) fn find(path: &Path) -> Result<Option<FoundCopy>, StoreError> {
-        let exists = |file: &Path| file.try_exists().map_err(|error| failed(file, &error));
-        let file = path.join(SLOT_FILE);
-        if !exists(&file)? || exists(&path.join(BALLAST_FILE))? {
-            return Ok(None);
-        }
-        let slots = LogFile::open(&file)?;
-        if !slots.lock_shared()? {
-            return Ok(Some(FoundCopy::InUse));
-        }
-        if slots.length() < FILE_LENGTH {
-            return Err(incomplete(path));
-        }
-        Ok(Some(FoundCopy::AtRest(Self { slot: complete_slot(&slots, path)? })))
+/// Finds the copy in a directory; `None` where a store is there and no copy.
+///
+/// # Errors
+///
+/// [`StoreError::Open`] where the copy is incomplete and not in use; others where it cannot be read.
+pub(crate) fn find_copy(path: &Path) -> Result<Option<FoundCopy>, StoreError> {
+    let exists = |file: &Path| file.try_exists().map_err(|error| failed(file, &error));
+    let file = path.join(SLOT_FILE);
+    if !exists(&file)? || exists(&path.join(BALLAST_FILE))? {
+        return Ok(None);
     }
-
-    /// Position of the log up to which everything is in the copy.
-    pub(crate) fn end(&self) -> u64 {
-        self.slot.arrived
+    let slots = LogFile::open(&file)?;
+    if !slots.lock_shared()? {
+        return Ok(Some(FoundCopy::InUse));
     }
-
-    /// Fails where the log with this header is not that of the copy.
-    pub(crate) fn check_header(&self, header: &LogHeader) -> Result<(), StoreError> {
-        check_header(&self.slot, header)
+    if slots.length() < FILE_LENGTH {
+        return Err(incomplete(path));
     }
-
-    /// Fails where the log ends elsewhere than the slot says.
-    pub(crate) fn check_end(&self, end: u64, header: &LogHeader) -> Result<(), StoreError> {
-        check_end(&self.slot, end, header)
-    }
+    Ok(Some(FoundCopy::AtRest(complete_slot(&slots, path)?)))
 }

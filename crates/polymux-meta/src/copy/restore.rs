@@ -124,7 +124,7 @@ pub fn verify_copy(path: &Path, boundaries: &[Vec<u8>]) -> Result<CopyDescriptio
     let mut replay = Replay::new(&log, header);
     // Entries beyond the position in the slot are not part of the copy.
     while replay.position() < slot.arrived && replay.next()?.is_some() {}
-    check_end(&slot, replay.position(), &header)?;
+    slot.check_end(replay.position(), &header)?;
     verify_tables(path, boundaries)?;
     Ok(CopyDescription::of(&slot))
 }
@@ -139,24 +139,26 @@ pub(super) fn incomplete(path: &Path) -> StoreError {
 
 fn header_of(log: &BlockFile, slot: &Slot) -> Result<LogHeader, StoreError> {
     let header = Log::read_header(log)?;
-    check_header(slot, &header)?;
+    slot.check_header(&header)?;
     Ok(header)
 }
 
-/// Fails where the log with this header is not the one of the copy with this slot.
-pub(super) fn check_header(slot: &Slot, header: &LogHeader) -> Result<(), StoreError> {
-    if header.store != slot.store || header.checkpoint > slot.arrived {
-        return Err(damaged("its log is not the one that it tells of"));
+impl Slot {
+    /// Fails where the log with this header is not the one of the copy.
+    pub(crate) fn check_header(&self, header: &LogHeader) -> Result<(), StoreError> {
+        if header.store != self.store || header.checkpoint > self.arrived {
+            return Err(damaged("its log is not the one that it tells of"));
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Fails where the log of the copy with this slot ends elsewhere than the slot says.
-pub(super) fn check_end(slot: &Slot, end: u64, header: &LogHeader) -> Result<(), StoreError> {
-    if end == slot.arrived {
-        return Ok(());
+    /// Fails where the log of the copy ends elsewhere than here.
+    pub(crate) fn check_end(&self, end: u64, header: &LogHeader) -> Result<(), StoreError> {
+        if end == self.arrived {
+            return Ok(());
+        }
+        Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", self.arrived, header.checkpoint)))
     }
-    Err(damaged(&format!("its log ends at {end} instead of {}, begun at {}", slot.arrived, header.checkpoint)))
 }
 
 fn damaged(what: &str) -> StoreError {
@@ -235,7 +237,7 @@ fn restore_log(from: &Path, to: &Path, slot: &Slot) -> Result<LogHeader, StoreEr
     }
     target.flush().map_err(|error| failed(to, &error))?;
     write_header(&target, &header)?;
-    check_end(slot, end_of_log(&target, header)?, &header)?;
+    slot.check_end(end_of_log(&target, header)?, &header)?;
     Ok(header)
 }
 

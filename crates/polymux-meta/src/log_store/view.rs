@@ -29,9 +29,9 @@ use super::placement::LogPlacement;
 use super::read::range_over;
 use super::sequence_of;
 use crate::batch::Batch;
-use crate::copy::{CopyBounds, FoundCopy, StoreEnd};
+use crate::copy::{FoundCopy, Slot, StoreEnd, find_copy};
 use crate::error::StoreError;
-use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay, Survivors};
+use crate::log::{Log, LogEnd, LogHeader, LogMedium, RegionLog, Replay, Replayed, Survivors};
 use crate::memtable::Memtable;
 use crate::store::{Entry, MetadataStore};
 pub use crate::tables::{PartitionView, TableLevel};
@@ -73,6 +73,17 @@ pub struct LogEntry {
     pub batch: Option<Batch>,
 }
 
+impl LogEntry {
+    fn of(entry: &Replayed<'_>) -> Self {
+        Self {
+            position: entry.position,
+            length: entry.end - entry.position,
+            generation: entry.generation,
+            batch: Batch::from_bytes(entry.payload.to_vec()),
+        }
+    }
+}
+
 /// The log of a store, open for reading.
 pub struct LogView {
     medium: LogFile,
@@ -80,8 +91,8 @@ pub struct LogView {
     header: LogHeader,
     /// The entries that outlived the last process, where they are to be shown.
     survivors: Option<Survivors>,
-    /// Where it is the log of a second copy that no process ships to.
-    copy: Option<CopyBounds>,
+    /// The slot of the second copy that it belongs to, where no process ships to that.
+    copy: Option<Slot>,
     locked: bool,
 }
 
@@ -95,7 +106,7 @@ impl LogView {
     pub fn open(path: &Path, placement: &LogPlacement, in_use: InUse) -> Result<Self, StoreError> {
         placement.check_existing(path)?;
         let medium = LogFile::open(&path.join(placement.log_file()))?;
-        let (copy, locked) = match CopyBounds::find(path)? {
+        let (copy, locked) = match find_copy(path)? {
             Some(FoundCopy::AtRest(copy)) => (Some(copy), true),
             Some(FoundCopy::InUse) => (None, false),
             None => (None, medium.lock_shared()?),
@@ -144,13 +155,11 @@ impl LogView {
         mut visit: impl FnMut(LogEntry) -> Result<(), StoreError>,
     ) -> Result<(u64, LogEnd), StoreError> {
         let mut replay = Replay::with_region(&self.medium, self.region.as_ref(), self.header);
-        let last = self.copy.as_ref().map_or(u64::MAX, CopyBounds::end);
+        let last = self.copy.map_or(u64::MAX, |copy| copy.arrived);
         while replay.position() < last
             && let Some(entry) = replay.next()?
         {
-            let batch = Batch::from_bytes(entry.payload.to_vec());
-            let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
-            visit(LogEntry { position, length, generation, batch })?;
+            visit(LogEntry::of(&entry))?;
         }
         if let Some(copy) = &self.copy {
             copy.check_end(replay.position(), &self.header)?;
@@ -166,11 +175,7 @@ impl LogView {
         if let Some(damage) = survivors.lost_writes(position) {
             return Ok((position, LogEnd::Damaged(damage)));
         }
-        let taken = survivors.take_up(position, |entry| {
-            let batch = Batch::from_bytes(entry.payload.to_vec());
-            let (position, length, generation) = (entry.position, entry.end - entry.position, entry.generation);
-            visit(LogEntry { position, length, generation, batch })
-        })?;
+        let taken = survivors.take_up(position, |entry| visit(LogEntry::of(&entry)))?;
         Ok((taken.end(), end))
     }
 }

@@ -26,11 +26,6 @@ const METADATA_RESERVE_DIVISOR: u64 = 32;
 /// Objects less than could be made on a tier that holds the metadata store: its tables are files as well.
 const METADATA_OBJECTS: u64 = 64;
 
-/// Bytes that data cannot take, those that the file system keeps for root included: what the marks are compared with.
-fn unavailable(space: &Space) -> u64 {
-    space.total.saturating_sub(space.free)
-}
-
 /// Bytes reserved for the metadata store on a tier of this capacity.
 fn metadata_reserve_of(space: &Space) -> u64 {
     METADATA_RESERVE_MAX.min(space.total / METADATA_RESERVE_DIVISOR)
@@ -142,12 +137,12 @@ impl TierHandle {
 
     /// Whether so much is in use that files leave the tier.
     pub fn is_above_high_mark(&self) -> bool {
-        self.space().is_some_and(|space| unavailable(&space) > self.high_mark_bytes(&space))
+        self.space().is_some_and(|space| space.unavailable() > self.high_mark_bytes(&space))
     }
 
     /// Whether so much is in use that nothing more comes for its use alone.
     pub fn is_above_low_mark(&self) -> bool {
-        self.space().is_some_and(|space| unavailable(&space) > self.low_mark_bytes(&space))
+        self.space().is_some_and(|space| space.unavailable() > self.low_mark_bytes(&space))
     }
 
     /// Free space as the tier reports it right now.

@@ -1,6 +1,7 @@
 //! Native file systems in sparse image files, as tiers and to compare with. Only for root.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -74,6 +75,14 @@ impl Drop for NativeMount {
         }
         run(Command::new("umount").arg("-l").arg(&self.path));
     }
+}
+
+/// Flushes that the block device below a directory has carried out (Documentation/block/stat.rst).
+pub fn flushes_of(directory: &Path) -> u64 {
+    let device = std::fs::metadata(directory).expect("there").dev();
+    let path = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
+    let stat = std::fs::read_to_string(path).expect("it lies on a block device");
+    stat.split_whitespace().nth(15).expect("flushes are the sixteenth number").parse().expect("a number")
 }
 
 /// Bytes that a file system can still take.

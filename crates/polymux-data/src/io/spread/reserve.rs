@@ -125,14 +125,13 @@ impl DataPath {
         let mut shares = Shares::new(tiers.iter().filter_map(|tier| {
             let (space, capabilities) = (tier.space()?, tier.present()?.capabilities());
             let takes_part = !refused.contains(&tier.id) && file_end <= capabilities.file_size_max;
-            let used = space.total.saturating_sub(space.free);
             // A guess would be permanent: blocks are not divided again when the first bytes show how fast a device is.
             let known = Some(tier.speed.write_lane.state(now).bytes_per_second).filter(|rate| *rate > 0);
             let bandwidth = known.or(otherwise)?;
             takes_part.then(|| Share {
                 key: tier.id,
                 bandwidth,
-                room_below_mark: tier.high_mark_bytes(&space).saturating_sub(used),
+                room_below_mark: tier.high_mark_bytes(&space).saturating_sub(space.unavailable()),
                 room: tier.headroom(),
             })
         }));
