@@ -39,6 +39,6 @@ pub use keys::store_boundaries;
 pub use metadata::describe_all_anew;
 pub use metadata::{Metadata, put_number_range_end, put_xattr};
 pub use number_range::BLOCK_BITS;
-pub use record_kinds::RECORD_KINDS;
+pub use record_kinds::{AfterRebuild, RECORD_KINDS, Unreadable, after_rebuild, unreadable_record};
 pub use stamp_mark_format::StampMark;
 pub use volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord};

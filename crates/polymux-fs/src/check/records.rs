@@ -1,27 +1,20 @@
 //! Pass over every record: whether it can be read, and whether the next numbers are above those in use.
 //!
-//! Invariants: a record is removed only where another one says the same (names, positions), where it is a hint (heat,
-//! the logical clock, device capabilities), where only free space depends on it (pending frees), or where its content is gone for good and it
-//! only stands in the way (extended attributes). An inode, an extent or a content that cannot be read is left.
+//! Invariants: a record is removed only where the row of its kind says so ([`Unreadable`]): another one says the same (names, positions), it is a
+//! hint (heat, the logical clock, device capabilities), only free space depends on it (pending frees), or its content is gone for good and it only
+//! stands in the way (extended attributes). An inode, an extent or a content that cannot be read is left.
 
 use polymux_meta::Batch;
 use polymux_records::error::Result;
-use polymux_records::parts::BootId;
 use polymux_records::store::describe::{decode_number, describe_record};
 use polymux_records::store::keys::{self, NumberKind};
-use polymux_records::store::{EntryCount, InodeBody, InodeRecord, boot_format, put_number_range_end};
+use polymux_records::store::{EntryCount, InodeBody, InodeRecord, Unreadable, put_number_range_end, unreadable_record};
 use polymux_types::{Ino, Timestamp};
 
 use super::{Examination, NamedInode, kinds, put_inode};
 
 /// First position of a directory, as `namespace` gives it.
 const COOKIE_FIRST: u64 = 16;
-
-/// Kinds of which a record that cannot be read is removed, or says from then on that nothing is known (`K`).
-const REPLACEABLE: [char; 12] = ['d', 'c', 'p', 'g', 'h', 'x', 'o', 'L', 'P', 'S', 's', 'K'];
-
-/// Kinds of the volume as a whole, which other passes look after.
-const OF_THE_VOLUME: [char; 4] = ['V', 'E', 't', 'n'];
 
 /// Greatest numbers in use.
 #[derive(Default)]
@@ -54,7 +47,8 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
         let detail = format!("key `{}`: {problem}", key.escape_ascii());
         return exam.found(&kinds::KEY_UNKNOWN, None, detail, None).map(|_| ());
     };
-    if OF_THE_VOLUME.contains(&letter) {
+    let how = unreadable_record(letter).expect("a described letter is of a known kind");
+    if matches!(how, Unreadable::OtherPass) {
         return Ok(());
     }
     let mut repair = Batch::new();
@@ -67,12 +61,11 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
     if letter == 'i' {
         exam.unreadable_inodes += 1;
     }
-    match letter {
-        // It may have said that the present kernel uses objects.
-        'K' => repair.put(key, boot_format::encode(BootId::UNKNOWN)),
+    match how {
+        Unreadable::Replaced(value) => repair.put(key, value()),
         _ => repair.delete(key),
     };
-    let repair = Some(repair).filter(|_| REPLACEABLE.contains(&letter) || key_is_malformed(letter, key));
+    let repair = Some(repair).filter(|_| !matches!(how, Unreadable::Left) || key_is_malformed(letter, key));
     if letter == 'd' && key.len() > 13 {
         let parent = ino.unwrap_or(Ino(0));
         let place = NamedInode { parent, name: keys::name_of_dirent_key(key), ino: parent };

@@ -114,13 +114,15 @@ fn a_tier_under_another_name_is_reported() {
 
 #[test]
 fn records_that_others_can_replace_are_replaced() {
-    let plants: [fn(&dyn polymux_meta::MetadataStore) -> Vec<u8>; 7] = [
+    let plants: [fn(&dyn polymux_meta::MetadataStore) -> Vec<u8>; 9] = [
         |_| raw::dirent(Ino::ROOT, "large"),
         |store| raw::position(Ino::ROOT, cookie(store, Ino::ROOT, "large")),
         |_| raw::disowned(SLOW, 3, 0),
         |_| raw::key(b'h', &[17], &[0, 0, 0, 0]),
         |_| raw::key(b'L', &[], &[]),
         |_| raw::key(b'P', &[], &[0, 1]),
+        |_| raw::key(b'K', &[], &[]),
+        |_| raw::key(b'S', &[], &[]),
         |store| raw::key(b'x', &[ino(store, "/guarded").0], b"user.colour"),
     ];
     for key in plants {

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use polymux_fs::{Caller, FileKind, RebuildReport, RenameMode, SetAttributes, SetTime, XattrMode};
+use polymux_fs::{
+    Caller, FileKind, RECORD_KINDS, RebuildReport, RenameMode, SetAttributes, SetTime, XattrMode, check_records,
+};
+use polymux_records::store::{AfterRebuild, after_rebuild};
 use polymux_types::{Ino, Timestamp};
 
 use crate::common::{Volume, close, create_in, pattern, read_whole, walk, write_all};
@@ -85,8 +88,39 @@ pub fn rebuild_unmounted(volume: &mut Volume) -> RebuildReport {
     let report = volume.rebuild().expect("the volume is rebuilt");
     assert_eq!(report.counts, foreseen.counts, "what was foreseen came");
     assert_eq!(volume.findings(), Vec::<String>::new(), "a rebuilt volume has nothing for a check to find");
+    assert_only_kinds_that_a_rebuild_makes(&volume);
     volume.mount().expect("a rebuilt volume mounts");
     report
+}
+
+/// Letters of the kinds of records in the store.
+fn letters(volume: &Volume) -> BTreeSet<char> {
+    check_records(&*volume.store()).expect("a simulated store answers").records.into_keys().collect()
+}
+
+fn letters_made() -> BTreeSet<char> {
+    let letters = RECORD_KINDS.iter().map(|(letter, _)| *letter);
+    letters.filter(|letter| after_rebuild(*letter) == Some(AfterRebuild::Made)).collect()
+}
+
+fn assert_only_kinds_that_a_rebuild_makes(volume: &Volume) {
+    let others: Vec<char> = letters(volume).difference(&letters_made()).copied().collect();
+    assert_eq!(others, [], "the rows of these kinds say that a rebuild makes none of them");
+}
+
+#[test]
+fn each_kind_of_record_that_a_rebuild_makes_by_its_row_is_there_after_one() {
+    let mut volume = Volume::new(&[MEBIBYTE, 64 * MEBIBYTE]);
+    let split = write_file(&volume, Ino::ROOT, "split", &pattern(77, 3 << 20));
+    assert!(volume.fs().locate(split).expect("it can be located").extents.len() > 1, "it is on both tiers");
+    let inline = write_file(&volume, Ino::ROOT, "inline", b"a few bytes in the store");
+    volume.fs().set_xattr(&root(), inline, b"user.a", b"b", XattrMode::Create).expect("an attribute is set");
+    settle(&volume);
+    volume.fs().sync_volume().expect("the volume syncs");
+    assert!(letters(&volume).is_superset(&BTreeSet::from(['b', 'x'])), "only the store has these");
+    volume.stop_uncleanly();
+    volume.rebuild().expect("the volume is rebuilt");
+    assert_eq!(letters(&volume), letters_made());
 }
 
 #[test]

@@ -23,6 +23,7 @@ use polymux_types::{Ino, ObjectId, TierId};
 use super::describe::{decode_number, describe_record};
 use super::inode_format::InodeRecord;
 use super::keys::{self, NumberKind};
+use super::record_kinds::{KnownRecord, kind_of};
 use super::volume_format::{EpochRecord, FORMAT_VERSION, VolumeRecord};
 use crate::error::Result;
 
@@ -74,7 +75,7 @@ pub struct CheckReport {
 }
 
 /// The state of the walk.
-struct Check<'a> {
+pub(super) struct Check<'a> {
     store: &'a dyn MetadataStore,
     report: CheckReport,
     /// Entries and subdirectories of each directory that has any.
@@ -160,20 +161,9 @@ impl Check<'_> {
             self.violated("readable", format!("{} `{key}`: {problem}", description.kind));
             return Ok(());
         }
-        let ino = description.ino.unwrap_or(Ino(0));
-        match description.letter.expect("a record without a problem is of a known kind") {
-            'c' => self.position(ino, key, value),
-            'd' => self.dirent(ino, key, value),
-            'p' => self.parent_name(ino, key),
-            'b' => self.inline(ino, value),
-            'e' => self.extent(ino, key, value),
-            'g' => self.disowned(key, value),
-            'i' => self.inode(ino, value),
-            'o' => self.orphan(ino),
-            'x' => self.xattr(ino, key),
-            // The whole volume: looked up at the end. Heat is a hint, and may outlive its inode for a while.
-            _ => Ok(()),
-        }
+        let kind = description.letter.and_then(kind_of).expect("a record without a problem is of a known kind");
+        let record = KnownRecord { ino: description.ino.unwrap_or(Ino(0)), key, value };
+        kind.check.map_or(Ok(()), |check| check(self, &record))
     }
 
     /// The record of an inode; `None` where there is none, or where it does not verify, which is a violation of its own.
@@ -181,7 +171,8 @@ impl Check<'_> {
         Ok(self.store.get(&keys::inode(ino))?.and_then(|value| InodeRecord::decode(ino, &value).ok()))
     }
 
-    fn inode(&mut self, ino: Ino, value: &[u8]) -> Result<()> {
+    pub(super) fn inode(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino, value, .. } = record;
         let record = InodeRecord::decode(ino, value)?;
         match self.ino_end {
             Some(end) if ino.0 < end => {}

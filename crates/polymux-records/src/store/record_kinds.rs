@@ -1,11 +1,12 @@
-//! The kinds of records, each in one row: how its keys and values are described to people, fuzzed, and made again.
+//! The kinds of records, each in one row: how its keys and values are described to people, fuzzed and made again, the rule that it keeps with other
+//! records, and what a check and a rebuild do about it.
 //!
-//! A new kind is a row here, its format in a file of its own, and a paragraph of FORMAT.md. `store/check.rs` has the rules of records that refer to
-//! others.
+//! A new kind is a row here, its format in a file of its own, and a paragraph of FORMAT.md. The rules among records themselves are in `store/check`.
 
 use polymux_types::{Ino, TierId};
 
 use super::boot_format;
+use super::check::Check;
 use super::describe::{self, Description, Field, KeyFields, decode_bytes, decode_number};
 use super::directory_format::{Dirent, PositionEntry};
 use super::disowned_format::DisownedRecord;
@@ -20,6 +21,7 @@ use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, TierRecord, VolumeRecord};
 use crate::blockmap::END;
 use crate::error::Result;
+use crate::parts::BootId;
 
 /// A record whose key is of a known kind.
 pub(super) struct KnownRecord<'a> {
@@ -44,6 +46,39 @@ pub(super) struct RecordKind {
     pub(super) remake: fn(&Description, &[u8]) -> Option<Key>,
     /// `None` where the key says everything.
     pub(super) value: Option<ValueFormat>,
+    /// Checks a readable record against the others; `None` where it refers to none of them, or is a hint that may outlive them.
+    pub(super) check: Option<CheckRecord>,
+    /// How fsck repairs one that cannot be read.
+    pub(super) unreadable: Unreadable,
+    /// Where all copies of the metadata store are lost.
+    pub(super) rebuild: AfterRebuild,
+}
+
+/// Checks one record against the others of its volume.
+pub(super) type CheckRecord = fn(&mut Check<'_>, &KnownRecord<'_>) -> Result<()>;
+
+/// How a check of a volume repairs a record that cannot be read.
+#[derive(Clone, Copy)]
+pub enum Unreadable {
+    /// It is removed: another record says the same, it is a hint, only free space depends on it, or its content is lost and it stands in the way.
+    Removed,
+    /// A record with this value takes its place.
+    Replaced(fn() -> Vec<u8>),
+    /// It is reported and left: people may still get data back from it.
+    Left,
+    /// The pass that checks the volume as a whole reports and repairs it.
+    OtherPass,
+}
+
+/// What a rebuild from the objects on the tiers does about a kind of record, where all copies of the metadata store are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRebuild {
+    /// Made again, from objects, their back-references and the labels of tiers.
+    Made,
+    /// Absent: it is learnt again, or tells of work of the lost store that does not go on.
+    BeginsAnew,
+    /// Absent, and its content with it: only the metadata store had that.
+    Lost,
 }
 
 /// The format of the values of a kind of record, for its fuzz target.
@@ -65,6 +100,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::epoch()],
         remake: |_, _| Some(keys::epoch()),
         value: value("record-epoch", formats::epochs, |bytes| Some(EpochRecord::decode(bytes).ok()?.encode())),
+        check: None,
+        unreadable: Unreadable::OtherPass,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'K',
@@ -76,6 +114,10 @@ pub(super) const KINDS: [RecordKind; 19] = [
         value: value("record-boot", formats::boots, |bytes| {
             Some(boot_format::encode(boot_format::decode(bytes).ok()?))
         }),
+        check: None,
+        // It may have said that the present kernel uses objects.
+        unreadable: Unreadable::Replaced(|| boot_format::encode(BootId::UNKNOWN)),
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'L',
@@ -85,6 +127,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::logical_clock()],
         remake: |_, _| Some(keys::logical_clock()),
         value: value("record-clock", formats::clocks, |bytes| Some(ClockRecord::decode(bytes).ok()?.encode())),
+        check: None,
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 'P',
@@ -96,6 +141,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         value: value("record-profile", formats::profiles, |bytes| {
             Some(profile_format::encode(&profile_format::decode(bytes).ok()?))
         }),
+        check: None,
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 'S',
@@ -105,6 +153,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::stamp_mark()],
         remake: |_, _| Some(keys::stamp_mark()),
         value: value("record-stamp-mark", formats::marks, |bytes| Some(StampMark::decode(bytes).ok()?.encode())),
+        check: None,
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 'V',
@@ -118,6 +169,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             // Of a newer version only the fields needed to say so are read.
             (record.format_version <= FORMAT_VERSION).then(|| record.encode())
         }),
+        check: None,
+        unreadable: Unreadable::OtherPass,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'b',
@@ -133,6 +187,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             assert!(inline_format::decode(INO, length + 1, bytes).is_err(), "another length is refused");
             (length <= super::INLINE_SIZE_LIMIT).then(|| appended(|bytes| inline_format::encode_into(bytes, &content)))
         }),
+        check: Some(|check, record| check.inline(record)),
+        unreadable: Unreadable::Left,
+        rebuild: AfterRebuild::Lost,
     },
     RecordKind {
         letter: 'c',
@@ -145,6 +202,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             let entry = PositionEntry::decode(bytes).ok()?;
             Some(appended(|bytes| entry.encode(bytes)))
         }),
+        check: Some(|check, record| check.position(record)),
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'd',
@@ -157,6 +217,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             let dirent = Dirent::decode(bytes).ok()?;
             Some(appended(|bytes| dirent.encode(bytes)))
         }),
+        check: Some(|check, record| check.dirent(record)),
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'e',
@@ -166,6 +229,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::extent(INO, END)],
         remake: |description, key| Some(keys::extent(description.ino?, keys::end_block_of_key(key)?)),
         value: value("record-extent", formats::extents, |bytes| Some(ExtentRecord::decode(bytes).ok()?.encode())),
+        check: Some(|check, record| check.extent(record)),
+        unreadable: Unreadable::Left,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'g',
@@ -180,6 +246,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         value: value("record-disowned", formats::disowned, |bytes| {
             Some(DisownedRecord::decode(&DISOWNED.key(), bytes).ok()?.encode())
         }),
+        check: Some(|check, record| check.disowned(record)),
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 'h',
@@ -192,6 +261,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             Some(keys::heat(ino, chunk))
         },
         value: value("record-heat", formats::heats, |bytes| Some(HeatRecord::decode(bytes).ok()?.encode())),
+        check: None,
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 'i',
@@ -204,6 +276,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             let record = InodeRecord::decode(INO, bytes).ok()?;
             Some(appended(|bytes| record.encode_into(bytes)))
         }),
+        check: Some(|check, record| check.inode(record)),
+        unreadable: Unreadable::Left,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'n',
@@ -218,6 +293,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
                 writer.u64(end);
             }))
         }),
+        check: None,
+        unreadable: Unreadable::OtherPass,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'o',
@@ -227,6 +305,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::orphan(INO)],
         remake: |_, key| Some(keys::orphan(keys::ino_of_orphan_key(key)?)),
         value: None,
+        check: Some(|check, record| check.orphan(record)),
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 'p',
@@ -239,6 +320,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
             Some(keys::parent_name(description.ino?, parent, &name))
         },
         value: None,
+        check: Some(|check, record| check.parent_name(record)),
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 's',
@@ -248,6 +332,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::renamed_directory(INO)],
         remake: |description, _| Some(keys::renamed_directory(description.ino?)),
         value: None,
+        check: None,
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::BeginsAnew,
     },
     RecordKind {
         letter: 't',
@@ -260,6 +347,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
         keys: || vec![keys::tier(TierId(3))],
         remake: |_, key| Some(keys::tier(keys::tier_of_key(key)?)),
         value: value("record-tier", formats::tiers, |bytes| Some(TierRecord::decode(TierId(0), bytes).ok()?.encode())),
+        check: None,
+        unreadable: Unreadable::OtherPass,
+        rebuild: AfterRebuild::Made,
     },
     RecordKind {
         letter: 'x',
@@ -274,6 +364,9 @@ pub(super) const KINDS: [RecordKind; 19] = [
                 writer.bytes(&value);
             }))
         }),
+        check: Some(|check, record| check.xattr(record)),
+        unreadable: Unreadable::Removed,
+        rebuild: AfterRebuild::Lost,
     },
 ];
 
@@ -292,6 +385,16 @@ pub const RECORD_KINDS: [(char, &str); KINDS.len()] = {
 pub(super) fn kind_of(letter: char) -> Option<&'static RecordKind> {
     const ALL: &[RecordKind] = &KINDS;
     ALL.iter().find(|kind| kind.letter == letter)
+}
+
+/// How a check repairs an unreadable record of the kind with this letter; `None`: there is no such kind.
+pub fn unreadable_record(letter: char) -> Option<Unreadable> {
+    kind_of(letter).map(|kind| kind.unreadable)
+}
+
+/// What a rebuild does about the kind with this letter; `None`: there is no such kind.
+pub fn after_rebuild(letter: char) -> Option<AfterRebuild> {
+    kind_of(letter).map(|kind| kind.rebuild)
 }
 
 const NUMBER_KINDS: [NumberKind; 4] = [NumberKind::Ino, NumberKind::Object, NumberKind::ObjectMark, NumberKind::Tier];

@@ -10,6 +10,7 @@ use crate::store::disowned_format::{DisownedKind, DisownedRecord};
 use crate::store::extent_format::ExtentRecord;
 use crate::store::inode_format::{InodeBody, InodeRecord};
 use crate::store::keys;
+use crate::store::record_kinds::KnownRecord;
 
 /// Attributes that the record of an inode has flags for.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -23,7 +24,8 @@ pub(super) struct Extents {
 }
 
 impl Check<'_> {
-    pub(super) fn extent(&mut self, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(in crate::store) fn extent(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino, key, value } = record;
         if self.extents.ino != Some(ino) {
             self.finish_extents()?;
             self.extents.ino = Some(ino);
@@ -62,7 +64,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    pub(super) fn disowned(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(in crate::store) fn disowned(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { key, value, .. } = record;
         let record = DisownedRecord::decode(key, value)?;
         if record.kind == DisownedKind::Object {
             self.objects.insert((record.tier, record.object), None);
@@ -113,7 +116,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    pub(super) fn inline(&mut self, ino: Ino, value: &[u8]) -> Result<()> {
+    pub(in crate::store) fn inline(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino, value, .. } = record;
         let length = decode_bytes("inline data", value)?.len() as u64;
         match self.inode_record(ino)?.map(|record| record.body) {
             Some(InodeBody::Regular(file)) if file.is_inline() && file.size_floor == length => {}
@@ -128,7 +132,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    pub(super) fn xattr(&mut self, ino: Ino, key: &[u8]) -> Result<()> {
+    pub(in crate::store) fn xattr(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino, key, .. } = record;
         let name = keys::name_of_xattr_key(key).unwrap_or_default();
         let shown = name.escape_ascii();
         let Some(record) = self.inode_record(ino)? else {

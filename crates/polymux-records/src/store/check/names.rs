@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::store::directory_format::{Dirent, EntryCount, PositionEntry};
 use crate::store::inode_format::{InodeBody, InodeRecord};
 use crate::store::keys;
+use crate::store::record_kinds::KnownRecord;
 
 /// Names of one inode counted at once; an inode with more is counted in steps.
 const NAMES_STEP: usize = 4096;
@@ -19,7 +20,8 @@ fn shown(name: &[u8]) -> String {
 }
 
 impl Check<'_> {
-    pub(super) fn dirent(&mut self, parent: Ino, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(in crate::store) fn dirent(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino: parent, key, value } = record;
         let dirent = Dirent::decode(value)?;
         let name = &key[13..];
         let subject = format!("name `{}` in directory {parent}", shown(name));
@@ -61,7 +63,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    pub(super) fn position(&mut self, parent: Ino, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(in crate::store) fn position(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino: parent, key, value } = record;
         let entry = PositionEntry::decode(value)?;
         let cookie = keys::cookie_of_position_key(key).unwrap_or(u64::MAX);
         let subject = format!("position {cookie} of directory {parent}");
@@ -80,7 +83,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    pub(super) fn parent_name(&mut self, ino: Ino, key: &[u8]) -> Result<()> {
+    pub(in crate::store) fn parent_name(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino, key, .. } = record;
         let Some((parent, name)) = keys::parent_and_name_of_key(key) else { return Ok(()) };
         let dirent = self.store.get(&keys::dirent(parent, &name))?.and_then(|value| Dirent::decode(&value).ok());
         if dirent.is_none_or(|dirent| dirent.ino != ino) {
@@ -90,7 +94,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    pub(super) fn orphan(&mut self, ino: Ino) -> Result<()> {
+    pub(in crate::store) fn orphan(&mut self, record: &KnownRecord<'_>) -> Result<()> {
+        let &KnownRecord { ino, .. } = record;
         match self.inode_record(ino)? {
             Some(record) if record.links == 0 => {}
             Some(_) => self.violated("orphan", format!("inode {ino} has a name and an orphan record")),
