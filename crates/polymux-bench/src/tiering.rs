@@ -19,7 +19,7 @@ mod two_ssds;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use self::sides::SideKind;
@@ -108,6 +108,11 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
     if let Some(reason) = throttled::reason_to_skip().filter(|_| !is_simulated) {
         eprintln!("skipped: {reason}");
         return Ok(());
+    }
+    for (side, only) in [(SideKind::LogOnSsd, Measure::Pgbench), (SideKind::ByHand, Measure::HotSet)] {
+        let is_for_another =
+            arguments.sides.contains(&side) && arguments.measure.iter().any(|measure| *measure != only);
+        ensure!(!is_for_another, "the side `{}` is for the measurement {only:?} alone", side.name());
     }
     let mut report = Report::new("tiering", if arguments.json { Form::Json } else { Form::Tables });
     for measure in &arguments.measure {

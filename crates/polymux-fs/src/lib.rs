@@ -74,8 +74,9 @@ pub use polymux_records::report::{
     Explanation, ExtentReport, FileIo, FileLocation, ForgottenTier, GrowthExplanation, HeldBack, JobId, JobReport,
     JobState, LaneReport, LiveBandwidth, LostFile, MeasuredProfile, MoveReason, MoveRefusal, MoveWindow, MoverLimits,
     MoverPoliteness, MoversState, MovesReport, PAYS_BACK_SOON_SECONDS, PassthroughState, PinReport, PlanReport,
-    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SteeredBy, TierFile, TierFiles,
-    TierLoadReport, TierProfile, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor, deferral_wait_ends_ms,
+    PlannedFile, PlannedMoves, PolicyReport, RangeExplanation, RuleCounts, SmallReadsReport, SteeredBy, TierFile,
+    TierFiles, TierLoadReport, TierProfile, TierShare, TierState, TierStatus, VolumeStatus, WaitsFor,
+    deferral_wait_ends_ms,
 };
 pub use polymux_records::store::{
     CheckReport, Description, Field, FieldValue, INVARIANTS, RECORD_KINDS, Violation, check_records, describe_all_anew,

@@ -25,5 +25,5 @@ pub use object_count::objects_on;
 pub use sync_pool::{PendingSync, SyncPool, SyncTarget};
 pub use tier_handle::{Purpose, TierHandle};
 pub use tier_set::TierSet;
-pub use tier_speed::{SyncedBytes, TierSpeed};
+pub use tier_speed::{Piece, SyncedBytes, TierSpeed};
 pub use write_behind::WriteBehind;

@@ -24,7 +24,7 @@ use self::observation::Observation;
 use self::small_reads::SmallReads;
 pub use self::small_reads::Window;
 use self::small_writes::SmallWrites;
-use polymux_records::report::PAYS_BACK_SOON_SECONDS;
+use polymux_records::report::{PAYS_BACK_SOON_SECONDS, SmallReadsReport};
 
 use crate::heat::follow;
 use crate::sched::{LaneWork, SmallWriteWork, microseconds};
@@ -316,6 +316,23 @@ impl TierReads {
     /// Device time of a small read of a tier in nanoseconds; `None` while too few were seen.
     pub fn small_read_ns(&self, tier: TierId) -> Option<u64> {
         self.state.lock().small_reads.get(&tier).and_then(SmallReads::device_ns)
+    }
+
+    /// The small reads of a tier, for people.
+    pub fn small_reads(&self, tier: TierId) -> SmallReadsReport {
+        let state = self.state.lock();
+        let load = state.small_reads.get(&tier).map(SmallReads::load).unwrap_or_default();
+        let microseconds = |nanoseconds: Option<u64>| nanoseconds.map(|nanoseconds| nanoseconds / 1000);
+        SmallReadsReport {
+            per_second: load.reads_per_kilosecond / 1000,
+            latency_us: microseconds(load.latency_ns),
+            alone_us: microseconds(load.unqueued_ns),
+            device_us: microseconds(load.device_ns),
+            most_per_second: load.most_per_kilosecond.map(|most| most / 1000),
+            depth_hundredths: load.depth_hundredths,
+            busy_percent: load.busy_percent,
+            is_limit: state.limits.is_limit(tier, None),
+        }
     }
 
     /// Time in nanoseconds of a small read of a tier that waited for no other; `None` while none was seen.

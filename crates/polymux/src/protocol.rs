@@ -491,6 +491,9 @@ pub struct TierReport {
     /// Measured speed of the device; `None` where nothing is known.
     #[serde(default)]
     pub profile: Option<ProfileReport>,
+    /// Small reads of the device, by which ranges are moved.
+    #[serde(default)]
+    pub small_reads: SmallReadsReport,
     /// How long requests of movers yielded to reads and syncs.
     #[serde(default)]
     pub moves_waited: DeferralReport,
@@ -539,6 +542,27 @@ pub struct LaneReport {
     pub is_saturated: bool,
     /// Bytes that it delivered since mounting.
     pub delivered_bytes: u64,
+}
+
+/// Small reads of the device of a tier in the last seconds; `None` where too few were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallReadsReport {
+    /// Reads per second.
+    pub per_second: u64,
+    /// Mean time of one in microseconds, with the wait for others.
+    pub latency_us: Option<u64>,
+    /// Mean time of one in microseconds that waited for no other.
+    pub alone_us: Option<u64>,
+    /// Device time of one in microseconds, however many are under way.
+    pub device_us: Option<u64>,
+    /// Most per second that were seen while it never rested and reads waited for one another.
+    pub most_per_second: Option<u64>,
+    /// Hundredths of requests under way at a time, while any was.
+    pub depth_hundredths: u64,
+    /// Percentage of the time in which any was under way.
+    pub busy_percent: u64,
+    /// It is the limit of its readers, and another tier would answer some of them sooner.
+    pub is_limit: bool,
 }
 
 /// Everything `where --tier` tells.

@@ -17,8 +17,8 @@ use crate::config::VolumeConfig;
 use crate::fsck::{self, FsckReport};
 use crate::metadata_copy::Metadata;
 use crate::protocol::{
-    DeferralReport, ExtentReport, IdleProcessorsReport, LaneReport, ProfileReport, ShareReport, SpaceReport,
-    StatusReport, TierFileReport, TierFilesReport, TierReport, WaitClass, WhereReport,
+    DeferralReport, ExtentReport, IdleProcessorsReport, LaneReport, ProfileReport, ShareReport, SmallReadsReport,
+    SpaceReport, StatusReport, TierFileReport, TierFilesReport, TierReport, WaitClass, WhereReport,
 };
 use crate::tier_forget;
 
@@ -156,6 +156,7 @@ fn tier_report(config: &VolumeConfig, tier: &TierStatus) -> TierReport {
         read: lane_report(&tier.load.read),
         write: lane_report(&tier.load.write),
         profile: ProfileReport::of(&tier.profile),
+        small_reads: small_reads_report(&tier.load.small_reads),
         moves_waited: deferral_report(&tier.load.moves_waited),
         behind_waited: deferral_report(&tier.load.behind_waited),
         device_reads_by_minute: tier.device_reads_by_minute.clone(),
@@ -181,6 +182,29 @@ fn lane_report(lane: &polymux_fs::LaneReport) -> LaneReport {
         service_us: lane.service_us,
         is_saturated: lane.is_saturated,
         delivered_bytes: lane.delivered_bytes,
+    }
+}
+
+fn small_reads_report(reads: &polymux_fs::SmallReadsReport) -> SmallReadsReport {
+    let polymux_fs::SmallReadsReport {
+        per_second,
+        latency_us,
+        alone_us,
+        device_us,
+        most_per_second,
+        depth_hundredths,
+        busy_percent,
+        is_limit,
+    } = *reads;
+    SmallReadsReport {
+        per_second,
+        latency_us,
+        alone_us,
+        device_us,
+        most_per_second,
+        depth_hundredths,
+        busy_percent,
+        is_limit,
     }
 }
 

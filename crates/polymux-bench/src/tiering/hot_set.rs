@@ -4,6 +4,8 @@
 //! * The files are opened anew, and the page cache is dropped, every eight seconds: hot data is read from a device again and again.
 //! * Both hot sixths were written after the SSD was full, so that they lie on the disk at first, natively on neither side.
 //! * A rate is reads over the wall clock of one round.
+//! * `by-hand` has the hot files on the SSD from the first read on, and of the others as many as there is space for below the high mark. Where a twentieth of the
+//!   reads goes to files that the SSD has no space for, the disk bounds the rate of all of them, wherever the hot ones are.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -68,9 +70,12 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
 }
 
 fn measure(kind: SideKind, arguments: &TieringArguments) -> Result<Course> {
-    let subject = Subject::make(kind, arguments)?;
+    let mut subject = Subject::make(kind, arguments)?;
     let mut course = Course { side: kind, rates: Vec::new(), written: Vec::new(), places: String::new() };
     for (phase, hot) in HOT.into_iter().enumerate().take(arguments.phases.into()) {
+        if kind == SideKind::ByHand {
+            subject.place_by_hand(&hot)?;
+        }
         let before = subject.traffic()?;
         let mut before_second_half = before.clone();
         for round in 0..arguments.rounds {
@@ -100,16 +105,18 @@ pub(super) fn write_files(side: &Side, count: usize) -> Result<Vec<PathBuf>> {
 /// As [`write_files`], in a directory that is made for them.
 pub(super) fn write_files_in(directory: &Path, count: usize) -> Result<Vec<PathBuf>> {
     fs::create_dir(directory)?;
+    write_paths((0..count).map(|number| directory.join(format!("file-{number:02}"))).collect())
+}
+
+/// Writes new files at these paths, one after the other, durably.
+pub(super) fn write_paths(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let block = Noise::new(0x2545_f491_4f6c_dd1d).bytes(FILE_BYTES);
-    (0..count)
-        .map(|number| {
-            let path = directory.join(format!("file-{number:02}"));
-            let file = File::create_new(&path)?;
-            file.write_all_at(&block, 0)?;
-            file.sync_all()?;
-            Ok(path)
-        })
-        .collect()
+    for path in &paths {
+        let file = File::create_new(path)?;
+        file.write_all_at(&block, 0)?;
+        file.sync_all()?;
+    }
+    Ok(paths)
 }
 
 /// One round; reads per second.
@@ -180,11 +187,16 @@ fn tabulate(arguments: &TieringArguments, courses: &[Course]) -> Section {
     section
 }
 
-/// The share of the SSD-only rate that is reached by the required time.
+/// The shares of the best rates that are reached by the required time.
 fn judge(arguments: &TieringArguments, courses: &[Course]) -> Section {
-    let mut section = Section::new("of all on an SSD", &["side", "phase", "after s", "share", "target", "met"]);
-    let Some(best) = courses.iter().find(|course| course.side == SideKind::Ssd) else { return section };
-    let best = best.rates.iter().sum::<f64>() / count(best.rates.len());
+    let columns = ["side", "phase", "after s", "of all on an SSD", "target", "met", "of placed by hand"];
+    let mut section = Section::new("shares", &columns);
+    let mean_of = |side| {
+        let course = courses.iter().find(|course| course.side == side)?;
+        Some(course.rates.iter().sum::<f64>() / count(course.rates.len()))
+    };
+    let Some(best) = mean_of(SideKind::Ssd) else { return section };
+    let by_hand = mean_of(SideKind::ByHand);
     for course in courses.iter().filter(|course| course.side != SideKind::Ssd) {
         for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
             for (seconds, target) in TARGETS {
@@ -198,6 +210,7 @@ fn judge(arguments: &TieringArguments, courses: &[Course]) -> Section {
                     Cell::Number(share, 3),
                     Cell::Number(target, 1),
                     if share >= target { "yes" } else { "no" }.into(),
+                    Cell::optional(by_hand.map(|by_hand| rate / by_hand), 3),
                 ]);
             }
         }

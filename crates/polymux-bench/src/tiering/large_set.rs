@@ -7,7 +7,7 @@
 use anyhow::Result;
 
 use super::hot_set::{FILE_BYTES, FILES};
-use super::sides::{DISK, SSD, SSD_BYTES};
+use super::sides::{DISK, SSD, SSD_BYTES_TO_MARK};
 use super::subject::Subject;
 use super::{TieringArguments, in_words};
 use crate::report::{Cell, Report, Section};
@@ -17,8 +17,6 @@ use crate::statistics::mean;
 const SET: std::ops::Range<usize> = 32..96;
 /// Share of the reads that go there beside those that its share of all files has: `hot_set::HOT_PERCENT`.
 const SET_SHARE: f64 = 0.95;
-/// Share of the SSD that holds data, as `polymux create` sets the mark.
-const HIGH_MARK: f64 = 0.9;
 /// Share of the best choice that is asked for.
 const SHARE_OF_BEST: f64 = 0.9;
 
@@ -72,6 +70,6 @@ fn best_static() -> f64 {
     let (set_bytes, all_bytes) = ((SET.len() * FILE_BYTES) as f64, (FILES * FILE_BYTES) as f64);
     // Reads of all files that are meant for none hit the set by its share.
     let of_set = SET_SHARE + (1.0 - SET_SHARE) * set_bytes / all_bytes;
-    let on_ssd = of_set * (SSD_BYTES as f64 * HIGH_MARK / set_bytes).min(1.0);
+    let on_ssd = of_set * (SSD_BYTES_TO_MARK as f64 / set_bytes).min(1.0);
     (limit(SSD) / on_ssd).min(limit(DISK) / (1.0 - on_ssd))
 }

@@ -58,7 +58,7 @@ fn measure(kind: SideKind, arguments: &TieringArguments, programs: &Path) -> Res
     let side = Side::make(kind, arguments)?;
     let directories = postgres::Directories {
         data: side.path().join("cluster"),
-        log: side.log_directory().map(Path::to_owned),
+        log: side.ssd_directory().map(Path::to_owned),
         sockets: side.scratch().join("sockets"),
     };
     let cluster = postgres::Cluster::make(side.devices(), programs, directories)?;

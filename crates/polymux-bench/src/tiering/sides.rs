@@ -44,6 +44,8 @@ const SIZE_TOLD_OF: u64 = 1 << 20;
 /// Size of the SSD beside the disk.
 pub(super) const SSD_BYTES: u64 = 1_200_000_000;
 const DISK_BYTES: u64 = 5_000_000_000;
+/// Bytes of the SSD that hold data, as a new volume sets the mark.
+pub(super) const SSD_BYTES_TO_MARK: u64 = SSD_BYTES / 10 * 9;
 
 /// File system and devices under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -54,6 +56,8 @@ pub enum SideKind {
     Ssd,
     /// Natively on the disk, with logs of databases on an SSD that is large enough, as an administrator who knows the program sets it up.
     LogOnSsd,
+    /// Natively on both, each file of `hot-set` where somebody who knows what becomes hot puts it: the best static choice.
+    ByHand,
     /// Polymux over an SSD alone that is large enough: the overhead where nothing is to be moved.
     PolymuxOnSsd,
     /// mergerfs over the SSD and the disk, each file on the first of them with space.
@@ -75,6 +79,7 @@ impl SideKind {
             Self::Disk => "all on the disk",
             Self::Ssd => "all on an SSD",
             Self::LogOnSsd => "log on an SSD, rest on the disk",
+            Self::ByHand => "placed by hand",
             Self::PolymuxOnSsd => "polymux over an SSD alone",
             Self::Mergerfs => "mergerfs",
             Self::Polymux => "polymux",
@@ -94,9 +99,12 @@ impl SideKind {
             // PostgreSQL ends where a file system that has its log alone is full, and the log outgrows the SSD of the others while a
             // checkpoint takes long.
             Self::LogOnSsd => &[(SSD, DISK_BYTES), (DISK, DISK_BYTES)],
-            Self::Mergerfs | Self::Polymux | Self::PolymuxPassthrough | Self::PolymuxHeard | Self::Simulated => {
-                &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)]
-            }
+            Self::ByHand
+            | Self::Mergerfs
+            | Self::Polymux
+            | Self::PolymuxPassthrough
+            | Self::PolymuxHeard
+            | Self::Simulated => &[(SSD, SSD_BYTES), (DISK, DISK_BYTES)],
         }
     }
 }
@@ -118,7 +126,7 @@ pub struct Side {
     top: Top,
     devices: Devices,
     mount_point: PathBuf,
-    log_directory: Option<PathBuf>,
+    ssd_directory: Option<PathBuf>,
 }
 
 impl Side {
@@ -138,7 +146,7 @@ impl Side {
         ensure!(kind != SideKind::Simulated, "this measurement is made on devices alone");
         let devices = Devices::make_sized(devices)?;
         let (top, mount_point) = match kind {
-            SideKind::Disk | SideKind::LogOnSsd => (Top::Native, devices.mount_point(DISK.name)?),
+            SideKind::Disk | SideKind::LogOnSsd | SideKind::ByHand => (Top::Native, devices.mount_point(DISK.name)?),
             SideKind::Ssd => (Top::Native, devices.mount_point(SSD.name)?),
             SideKind::Simulated => unreachable!("it was refused above"),
             SideKind::Mergerfs => {
@@ -162,9 +170,12 @@ impl Side {
                 (Top::Polymux(volume), mount_point)
             }
         };
-        let log_directory =
-            if kind == SideKind::LogOnSsd { Some(devices.mount_point(SSD.name)?.join("log")) } else { None };
-        Ok(Self { top, devices, mount_point, log_directory })
+        let ssd_directory = if matches!(kind, SideKind::LogOnSsd | SideKind::ByHand) {
+            Some(devices.mount_point(SSD.name)?.join("by-hand"))
+        } else {
+            None
+        };
+        Ok(Self { top, devices, mount_point, ssd_directory })
     }
 
     /// Where its files are.
@@ -172,9 +183,9 @@ impl Side {
         &self.mount_point
     }
 
-    /// Where logs of databases go, where that is not beside their tables. It does not exist yet.
-    pub fn log_directory(&self) -> Option<&Path> {
-        self.log_directory.as_deref()
+    /// Directory for what is put on the SSD by hand, natively. It does not exist yet.
+    pub fn ssd_directory(&self) -> Option<&Path> {
+        self.ssd_directory.as_deref()
     }
 
     /// Its devices.

@@ -1,18 +1,19 @@
 //! What readers of a hot set are measured on: files on the devices of a [`Side`], or those of a [`Simulation`].
 
+use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use polymux_fs::PolicyKind;
 use polymux_sim::DeviceSpeed;
 
 use super::TieringArguments;
 use super::disturbed::{Disturbance, STREAM_PIECE_BYTES, STREAM_PIECES, scan, stream};
-use super::hot_set::{FILE_BYTES, FILES, HOT_PERCENT, ROUND, read, write_files};
-use super::sides::{Side, SideKind, written_to_first_mb};
+use super::hot_set::{FILE_BYTES, FILES, HOT_PERCENT, ROUND, read, write_files, write_paths};
+use super::sides::{SSD_BYTES_TO_MARK, Side, SideKind, written_to_first_mb};
 use crate::simulation::{Caches, DeviceOf, Readers, Simulation};
 use crate::throttled::Profile;
 use crate::throttled::traffic::Traffic;
@@ -77,6 +78,32 @@ impl Subject {
         let files = write_files(&side, files)?;
         side.throttle()?;
         Ok(Self::Real { side, files, begun: Instant::now() })
+    }
+
+    /// Writes all files anew: the hot ones to the SSD, the others there up to the high mark, and the rest to the disk.
+    ///
+    /// # Errors
+    /// Where a file cannot be written, or the side has no two devices of its own.
+    pub(super) fn place_by_hand(&mut self, hot: &Range<usize>) -> Result<()> {
+        let Self::Real { side, files, .. } = self else { bail!("a simulated volume places files itself") };
+        let ssd = side.ssd_directory().context("the side has no directory on the SSD")?;
+        let disk = side.path().join("data");
+        side.unthrottle()?;
+        for directory in [ssd, &disk] {
+            if directory.exists() {
+                fs::remove_dir_all(directory)?;
+            }
+            fs::create_dir(directory)?;
+        }
+        let fitting = usize::try_from(SSD_BYTES_TO_MARK)? / FILE_BYTES;
+        let others = (0..files.len()).filter(|number| !hot.contains(number));
+        let on_ssd: Vec<usize> = hot.clone().chain(others).take(fitting).collect();
+        let path = |number: usize| {
+            let directory = if on_ssd.contains(&number) { ssd } else { &disk };
+            directory.join(format!("file-{number:02}"))
+        };
+        *files = write_paths((0..files.len()).map(path).collect())?;
+        side.throttle()
     }
 
     /// One round of readers, most of whose reads go to the hot files; reads per second.

@@ -94,7 +94,6 @@ pub fn run(arguments: &TieringArguments, report: &mut Report) -> Result<()> {
     }
     let mut courses = Vec::new();
     for side in &arguments.sides {
-        ensure!(*side != SideKind::LogOnSsd, "only pgbench can have its log elsewhere");
         for program in &programs {
             let course = measure(*side, arguments, *program);
             courses.push(course.with_context(|| format!("{}: {}", side.name(), program.name()))?);

@@ -11,7 +11,8 @@ use polymux_tier::{Guarantee, TierError, Wait};
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 use polymux_volume::inode::Common;
 use polymux_volume::inode::{FileState, Inode, Layout, reference_of};
-use polymux_volume::sched::{Direction, is_from_device, microseconds};
+use polymux_volume::sched::{is_from_device, microseconds};
+use polymux_volume::space::Piece;
 
 use super::short::is_object_short;
 use super::{block_after, block_of, start_of};
@@ -257,17 +258,12 @@ impl DataPath {
         let wait = how.wait;
         let handle = self.volume.tiers.by_id(entry.tier)?;
         let object = reference_of(entry);
-        let (count, took) = handle.timed_transfer(
-            Direction::Read,
-            |count| *count,
-            |tier| match (how.keeper, how.ahead) {
-                (Keeper::Reader, _) if part.len() <= SINGLE_READ_MAX => {
-                    tier.read_for_keeper(object, offset, part, wait)
-                }
-                (_, Ahead::File) => tier.read_exactly(object, offset, part, wait),
-                (_, Ahead::Tier) => tier.read(object, offset, part, wait),
-            },
-        )?;
+        let piece = Piece { object, offset, length: part.len() };
+        let (count, took) = handle.timed_read(piece, wait, |tier, wait| match (how.keeper, how.ahead) {
+            (Keeper::Reader, _) if part.len() <= SINGLE_READ_MAX => tier.read_for_keeper(object, offset, part, wait),
+            (_, Ahead::File) => tier.read_exactly(object, offset, part, wait),
+            (_, Ahead::Tier) => tier.read(object, offset, part, wait),
+        })?;
         if count < part.len() {
             self.check_object_end(entry, offset + count as u64, wait)?;
             part[count..].fill(0);

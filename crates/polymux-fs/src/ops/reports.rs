@@ -98,6 +98,7 @@ impl Mounted {
             write_budget_left: (budget != u64::MAX).then_some(budget),
             read,
             write,
+            small_reads: self.placement.tier_reads.small_reads(tier.id),
             moves_waited,
             behind_waited,
         }

@@ -70,6 +70,10 @@ const MEMORY_US: u64 = 15;
 /// and one more for each of this many bytes.
 const COPIED_BYTES_PER_US: u64 = 4000;
 
+/// Reads that begin while no other is under way, of which one asks memory first. Of a read that memory serves that costs nothing, of the others a
+/// microsecond or two.
+const SAMPLED_OF: u64 = 4;
+
 /// Time of a request from which on no copy from memory explains it, unless that lost its processor.
 pub(crate) const ALONE_US_MIN: u64 = 30;
 
@@ -106,6 +110,9 @@ pub struct LaneWork {
     pub(crate) alone_us: u64,
     /// Others that waited for no other and took no longer than [`ALONE_US_MIN`]: memory may have served them.
     pub(crate) alone_and_short: u64,
+    /// Small requests that waited for no other and that memory surely did not serve, and the time of all of them in microseconds.
+    pub(crate) sampled: u64,
+    pub(crate) sampled_us: u64,
 }
 
 /// Requests that ended in the present interval.
@@ -152,6 +159,11 @@ struct Totals {
     alone_us: AtomicU64,
     /// Those of which that is not sure.
     alone_and_short: AtomicU64,
+    /// Requests that began while no other was under way: one in [`SAMPLED_OF`] is a sample.
+    alone_begun: AtomicU64,
+    /// Samples that memory did not serve, and their time.
+    sampled: AtomicU64,
+    sampled_us: AtomicU64,
     /// Busy time of intervals that ended.
     busy_us: AtomicU64,
     /// Time of all requests that delivered something.
@@ -190,6 +202,23 @@ pub struct Began {
     at_us: u64,
     /// No other request was under way.
     is_alone: bool,
+    source: Source,
+}
+
+/// What is known of the source of a request's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Its time has to tell.
+    Unknown,
+    /// Memory was asked first, and did not have them.
+    Device,
+}
+
+impl Began {
+    /// As a request whose bytes memory did not have.
+    pub fn from_device(self) -> Self {
+        Self { source: Source::Device, ..self }
+    }
 }
 
 /// Whether a request that took so long was served by a device: copies from memory take less. Devices answer in tens of microseconds at
@@ -217,7 +246,15 @@ impl Lane {
             self.interval.busy_since_us.store(at_us, Ordering::Release);
         }
         self.outstanding_bytes.fetch_add(bytes, Ordering::AcqRel);
-        Began { bytes, at_us, is_alone }
+        Began { bytes, at_us, is_alone, source: Source::Unknown }
+    }
+
+    /// Whether memory should be asked for the bytes of a read first, so that its time is surely that of a device which serves nothing else. Asked
+    /// once for each.
+    pub fn is_sample(&self, began: &Began, bytes: u64) -> bool {
+        began.is_alone
+            && bytes <= SMALL_BYTES
+            && self.totals.alone_begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED_OF)
     }
 
     /// It came back; `delivered` bytes of it count. Returns how long it took.
@@ -233,6 +270,10 @@ impl Lane {
         // One that would have had to wait is asked again.
         if delivered > 0 {
             self.totals.service_us.fetch_add(service_us, Ordering::Relaxed);
+            if delivered <= SMALL_BYTES && began.is_alone && began.source == Source::Device {
+                self.totals.sampled.fetch_add(1, Ordering::Relaxed);
+                self.totals.sampled_us.fetch_add(service_us, Ordering::Relaxed);
+            }
             if delivered <= SMALL_BYTES && is_from_device(service_us, delivered) {
                 self.totals.small.fetch_add(1, Ordering::Relaxed);
                 self.totals.small_service_us.fetch_add(service_us, Ordering::Relaxed);
@@ -363,6 +404,8 @@ impl Lane {
             alone: self.totals.alone.load(Ordering::Relaxed),
             alone_us: self.totals.alone_us.load(Ordering::Relaxed),
             alone_and_short: self.totals.alone_and_short.load(Ordering::Relaxed),
+            sampled: self.totals.sampled.load(Ordering::Relaxed),
+            sampled_us: self.totals.sampled_us.load(Ordering::Relaxed),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use polymux_records::error::Result;
 use polymux_records::report::{DeferralReport, LaneReport};
-use polymux_tier::{Tier, TierError};
+use polymux_tier::{ObjectRef, Tier, TierError, Wait};
 use polymux_types::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 use super::profile::KnownProfile;
@@ -56,30 +56,50 @@ impl TierHandle {
         bytes_of: impl Fn(&T) -> usize,
         operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>,
     ) -> Result<T> {
-        self.timed_transfer(direction, bytes_of, operation).map(|(done, _)| done)
-    }
-
-    /// As [`TierHandle::transfer`], and how long a read took.
-    pub fn timed_transfer<T>(
-        &self,
-        direction: Direction,
-        bytes_of: impl Fn(&T) -> usize,
-        operation: impl FnOnce(&dyn Tier) -> std::result::Result<T, TierError>,
-    ) -> Result<(T, Duration)> {
         let began = match self.speed.schedule.foreground_began() {
             Timing::Timed => Some(self.clock.elapsed()),
             Timing::Untimed => None,
         };
-        let began_read = (direction == Direction::Read).then(|| self.speed.read_lane.began(0, self.clock.elapsed()));
         let result = self.run(operation);
-        let bytes = result.as_ref().map_or(0, |done| bytes_of(done) as u64);
-        let took = began_read.map(|began| self.speed.read_lane.ended(began, bytes, self.clock.elapsed()));
         let finished = began.map(|began| {
             let now = self.clock.elapsed();
             Finished { latency: now.saturating_sub(began), now }
         });
+        let bytes = result.as_ref().map_or(0, |done| bytes_of(done) as u64);
         self.speed.schedule.foreground_ended(direction, bytes, finished);
-        Ok((result?, took.unwrap_or_default()))
+        result
+    }
+
+    /// As [`TierHandle::transfer`], for a read of a piece of an object; `operation` reads it, and waits for the device only where it is given leave to.
+    /// Returns the bytes that came, and the time. Some reads that no other precedes ask memory first: those that it cannot serve show
+    /// what a single read costs the device, however fast that is.
+    pub fn timed_read(
+        &self,
+        piece: Piece,
+        wait: Wait,
+        mut operation: impl FnMut(&dyn Tier, Wait) -> std::result::Result<usize, TierError>,
+    ) -> Result<(usize, Duration)> {
+        let lane = &self.speed.read_lane;
+        let mut began = lane.began(0, self.clock.elapsed());
+        let is_sample = wait == Wait::Allowed && lane.is_sample(&began, piece.length as u64);
+        let result = self.transfer(
+            Direction::Read,
+            |count| *count,
+            |tier| {
+                if is_sample && tier.capabilities().nowait_read && piece.may_be_on_device(tier) {
+                    match operation(tier, Wait::Never) {
+                        Ok(count) if count == piece.length => return Ok(count),
+                        Err(TierError::WouldBlock) => began = began.from_device(),
+                        // The read below says what it is.
+                        Ok(_) | Err(_) => {}
+                    }
+                }
+                operation(tier, wait)
+            },
+        );
+        let bytes = result.as_ref().map_or(0, |count| *count as u64);
+        let took = lane.ended(began, bytes, self.clock.elapsed());
+        Ok((result?, took))
     }
 
     /// Sets how long background requests yield here at most, in milliseconds.
@@ -152,6 +172,25 @@ impl TierHandle {
     }
 }
 
+/// Bytes of an object that are read at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The object.
+    pub object: ObjectRef,
+    /// Where in it.
+    pub offset: u64,
+    /// How many.
+    pub length: usize,
+}
+
+impl Piece {
+    /// Whether memory holds none of it, as far as the kernel says. The object is open afterwards, so that a read which must not wait is refused for
+    /// its bytes alone. That read is needed, too: a hole is in no memory, and comes from no device.
+    fn may_be_on_device(self, tier: &dyn Tier) -> bool {
+        tier.cached_bytes(self.object, self.offset, self.length as u64).unwrap_or(0) == 0
+    }
+}
+
 /// How much a sync has to bring to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncedBytes {
@@ -177,5 +216,67 @@ impl Drop for WaitedFor {
         let finished = self.began.map(|began| Finished { latency: now.saturating_sub(began), now });
         self.handle.speed.schedule.foreground_ended(Direction::Write, 0, finished);
         self.handle.speed.schedule.deferral().sync_ended(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_records::parts::{TierMember, TierPresence};
+    use polymux_sim::MemoryTier;
+    use polymux_types::{Bucket, ManualClock, ObjectId, TierId};
+
+    use super::super::tier_handle::Purpose;
+    use super::*;
+
+    const DEVICE_TAKES: Duration = Duration::from_micros(20);
+    const READS: u64 = 40;
+
+    /// Reads one after the other on a device that is as fast as memory hardly is; how many asked memory first.
+    fn read_on(tier: MemoryTier, in_memory: impl Fn() -> std::result::Result<usize, TierError>) -> (TierHandle, u64) {
+        let clock = Arc::new(ManualClock::new(Duration::from_secs(1)));
+        let member = TierMember::new("t", TierPresence::Present(Arc::new(tier)));
+        let handle = TierHandle::new(TierId(0), member, Purpose::Data, Arc::clone(&clock) as _);
+        let mut asked = 0;
+        for _ in 0..READS {
+            let piece = Piece { object: ObjectRef::new(ObjectId(1), Bucket(1)), offset: 0, length: 4096 };
+            let read = handle.timed_read(piece, Wait::Allowed, |_, wait| {
+                if wait == Wait::Never {
+                    asked += 1;
+                    return in_memory();
+                }
+                clock.advance(DEVICE_TAKES);
+                Ok(4096)
+            });
+            assert_eq!(read.expect("it reads").0, 4096);
+        }
+        (handle, asked)
+    }
+
+    #[test]
+    fn a_single_read_that_memory_refuses_tells_the_time_of_the_device_however_short_it_is() {
+        let (handle, asked) = read_on(MemoryTier::new("t", 1 << 20), || Err(TierError::WouldBlock));
+        let work = handle.speed.read_lane.work();
+        assert_eq!(asked, READS / 4, "a part of the reads asks memory first");
+        assert_eq!((work.sampled, work.sampled_us), (asked, asked * 20));
+        assert_eq!((work.alone, work.small), (0, READS), "by its time alone memory may have served each of them");
+    }
+
+    #[test]
+    fn reads_that_memory_serves_are_no_samples_of_the_device() {
+        let tier = MemoryTier::new("t", 1 << 20);
+        tier.set_cached_percent(100);
+        let (handle, asked) = read_on(tier, || Err(TierError::WouldBlock));
+        assert_eq!((asked, handle.speed.read_lane.work().sampled), (0, 0), "the kernel says that memory has them");
+        let (handle, asked) = read_on(MemoryTier::new("t", 1 << 20), || Ok(4096));
+        assert!(asked > 0);
+        assert_eq!(handle.speed.read_lane.work().sampled, 0);
+        let (handle, _) = read_on(MemoryTier::new("t", 1 << 20), || Ok(100));
+        assert_eq!(handle.speed.read_lane.work().sampled, 0, "a short read is repeated, and says nothing");
+    }
+
+    #[test]
+    fn a_tier_that_cannot_refuse_to_wait_is_not_asked_for_what_memory_holds() {
+        let tier = MemoryTier::new("t", 1 << 20).with_capabilities(|capabilities| capabilities.nowait_read = false);
+        assert_eq!(read_on(tier, || Err(TierError::WouldBlock)).1, 0);
     }
 }

@@ -55,6 +55,19 @@ pub enum Window {
     BesideMoves,
 }
 
+/// The reads of a window that waited for no other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Alone {
+    /// Those that took so long that memory hardly served them, and the time of all of them in microseconds.
+    reads: u64,
+    took_us: u64,
+    /// Others, so short that memory may have served them. They count for a device of which nothing else is known: it may be as fast.
+    short: u64,
+    /// Those that asked memory first and were not served by it, and the time of all of them in microseconds.
+    sampled: u64,
+    sampled_us: u64,
+}
+
 /// Device time and latency of the small reads of one tier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SmallReads {
@@ -70,6 +83,8 @@ pub(crate) struct SmallReads {
     unqueued_ns: u64,
     /// Enough such reads were seen that memory did not serve.
     has_been_alone: bool,
+    /// Some reads asked memory first, so that only these count as such reads.
+    has_samples: bool,
     /// The first [`READS_ENOUGH`] reads that shared the device with no moves or streams, and their device time. Once there are as many they take the
     /// place of those seen before, and from then on a window with moves or streams can only make the device time shorter.
     undisturbed: (u64, u64),
@@ -95,7 +110,13 @@ impl SmallReads {
         let any_busy_us = since(|work| work.busy_us);
         let busy_thousandths = any_busy_us.saturating_mul(1000) / length_us;
         self.busy_thousandths = follow(self.busy_thousandths, busy_thousandths.min(1000));
-        self.note_alone(since(|work| work.alone), since(|work| work.alone_us), since(|work| work.alone_and_short));
+        self.note_alone(Alone {
+            reads: since(|work| work.alone),
+            took_us: since(|work| work.alone_us),
+            short: since(|work| work.alone_and_short),
+            sampled: since(|work| work.sampled),
+            sampled_us: since(|work| work.sampled_us),
+        });
         if reads == 0 {
             self.windows_without = self.windows_without.saturating_add(1);
             if self.windows_without >= WINDOWS_ANSWERED {
@@ -166,17 +187,22 @@ impl SmallReads {
         Some(best_ns + (mean_ns - best_ns) * used / (MEAN_FROM_THOUSANDTHS - BEST_BELOW_THOUSANDTHS))
     }
 
-    /// Reads of a window that waited for no other, and the time of all of them in microseconds; and how many others were so short that memory
-    /// may have served them. Those count for a device of which nothing else is known: it may be as fast.
-    fn note_alone(&mut self, reads: u64, took_us: u64, short: u64) {
+    /// Samples count alone from the first one on: of the others, those of a fast device look as if memory had served them, and only the few remain
+    /// that something held up.
+    fn note_alone(&mut self, alone: Alone) {
         self.unqueued_ns = self.unqueued_ns.saturating_add(self.unqueued_ns / UNQUEUED_GROWS_DIVISOR);
+        if alone.sampled > 0 && !self.has_samples {
+            (self.has_samples, self.has_been_alone, self.unqueued_ns) = (true, false, 0);
+        }
+        let (reads, took_us) =
+            if self.has_samples { (alone.sampled, alone.sampled_us) } else { (alone.reads, alone.took_us) };
         let mean_ns = took_us.saturating_mul(1000) / reads.max(1);
         if reads >= ALONE_ENOUGH {
             self.unqueued_ns = if self.has_been_alone { self.unqueued_ns.min(mean_ns) } else { mean_ns };
             self.has_been_alone = true;
         } else if reads > 0 && !self.has_been_alone {
             self.unqueued_ns = if self.unqueued_ns == 0 { mean_ns } else { self.unqueued_ns.min(mean_ns) };
-        } else if self.unqueued_ns == 0 && short > 0 {
+        } else if self.unqueued_ns == 0 && alone.short > 0 {
             self.unqueued_ns = ALONE_US_MIN * 1000;
         }
     }
@@ -231,6 +257,24 @@ mod tests {
         }
     }
 
+    fn alone(reads: u64, took_us: u64, short: u64) -> Alone {
+        Alone { reads, took_us, short, ..Alone::default() }
+    }
+
+    #[test]
+    fn of_a_fast_device_behind_a_limit_the_few_reads_that_wait_are_not_taken_for_the_time_of_one() {
+        let mut lane = Lane::default();
+        // Most reads take less than a copy from memory may; the limit holds up some.
+        lane.reads.note_alone(alone(20, 20 * 8000, 180));
+        assert_eq!(lane.reads.load().unqueued_ns, Some(8_000_000));
+        lane.reads.note_alone(Alone { sampled: 50, sampled_us: 50 * 850, ..alone(20, 20 * 8000, 180) });
+        assert_eq!(lane.reads.load().unqueued_ns, Some(850_000), "memory was asked for these");
+        (0..3).for_each(|_| lane.reads.note_alone(alone(200, 200 * 40, 50)));
+        assert!(lane.reads.load().unqueued_ns >= Some(850_000), "others count no more");
+        (0..20).for_each(|_| lane.window(8000, 0, 1_000_000, 36_000_000, Window::Undisturbed));
+        assert!(lane.reads.load().is_saturated(), "{:?}", lane.reads.load());
+    }
+
     #[test]
     fn a_few_slow_reads_beside_thousands_change_little_and_streams_nothing() {
         let mut lane = Lane::default();
@@ -273,10 +317,10 @@ mod tests {
     #[test]
     fn a_busy_processor_does_not_make_a_device_with_time_to_spare_look_slow() {
         let mut lane = Lane::default();
-        lane.reads.note_alone(20, 20 * 60, 0);
+        lane.reads.note_alone(alone(20, 20 * 60, 0));
         // Fifty reads a second, none beside another, each a quarter of a millisecond until it was noticed.
         for _ in 0..30 {
-            lane.reads.note_alone(50, 50 * 250, 0);
+            lane.reads.note_alone(alone(50, 50 * 250, 0));
             lane.window(50, 0, 50 * 250, 50 * 250, Window::Undisturbed);
         }
         assert!((245..=255).contains(&lane.device_us()), "{:?}", lane.reads);
@@ -296,7 +340,7 @@ mod tests {
     #[test]
     fn moves_beside_readers_do_not_make_the_device_look_slower() {
         let mut lane = Lane::default();
-        lane.reads.note_alone(10, 10_000, 0);
+        lane.reads.note_alone(alone(10, 10_000, 0));
         lane.window(1000, 0, 1_000_000, 1_000_000, Window::BesideMoves);
         assert_eq!(lane.device_us(), 1000, "better than nothing");
         (0..100).for_each(|_| lane.window(3000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
@@ -311,7 +355,7 @@ mod tests {
     #[test]
     fn what_a_device_can_serve_is_seen_only_where_reads_wait_for_one_another() {
         let mut lane = Lane::default();
-        lane.reads.note_alone(10, 1000, 7);
+        lane.reads.note_alone(alone(10, 1000, 7));
         // Four readers that are served at the same time.
         (0..20).for_each(|_| lane.window(40_000, 0, 1_000_000, 4_000_000, Window::Undisturbed));
         assert_eq!((lane.reads.load().most_per_kilosecond, lane.reads.load().busy_percent), (None, 99));
@@ -325,15 +369,15 @@ mod tests {
         (0..60).for_each(|_| lane.window(40_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
         assert_eq!(lane.reads.load().most_per_kilosecond, Some(40_000_000));
         // An hour in which each read takes ten times as long: the shortest time grows by half.
-        (0..3600).for_each(|_| lane.reads.note_alone(100, 100_000, 0));
+        (0..3600).for_each(|_| lane.reads.note_alone(alone(100, 100_000, 0)));
         let unqueued_ns = lane.reads.load().unqueued_ns.expect("known");
         assert!((150_000..160_000).contains(&unqueued_ns), "{unqueued_ns}");
-        lane.reads.note_alone(1, 30, 9);
+        lane.reads.note_alone(alone(1, 30, 9));
         assert!(lane.reads.load().unqueued_ns > Some(150_000), "one that memory served late is none of it");
         let mut fast = SmallReads::default();
-        fast.note_alone(0, 0, 1);
+        fast.note_alone(alone(0, 0, 1));
         assert_eq!(fast.load().unqueued_ns, Some(30_000), "it may be as fast as memory");
-        fast.note_alone(8, 720, 20);
+        fast.note_alone(alone(8, 720, 20));
         assert_eq!(fast.load().unqueued_ns, Some(90_000), "memory served those");
     }
 }
