@@ -110,7 +110,7 @@ impl Error {
     #[must_use]
     pub fn tier(tier: TierId, source: TierError) -> Self {
         match source {
-            TierError::WouldBlock => ErrorKind::WouldBlock.into(),
+            TierError::WouldBlock | TierError::MayBlock => ErrorKind::WouldBlock.into(),
             source => ErrorKind::Tier { tier, source }.into(),
         }
     }
@@ -144,7 +144,7 @@ fn errno_of_tier(error: &TierError) -> Errno {
     match error {
         TierError::NoSpace => Errno::ENOSPC,
         TierError::Quota => Errno::EDQUOT,
-        TierError::WouldBlock => Errno::EAGAIN,
+        TierError::WouldBlock | TierError::MayBlock => Errno::EAGAIN,
         TierError::Unsupported(_) => Errno::EOPNOTSUPP,
         TierError::ReadOnly => Errno::EROFS,
         TierError::FileTooLarge => Errno::EFBIG,

@@ -149,24 +149,26 @@ pub struct LaneReport {
     pub delivered_bytes: u64,
 }
 
-/// Small reads of the device of a tier in the last seconds: the reasons of moves that pay back and of handovers (docs/design/0033). `None` where too
-/// few were seen.
+/// Small reads of a tier's device that pass the daemon, as they were seen: the reasons of moves that pay back and of handovers (docs/design/0033).
+/// `None` where too few were seen. With `promotion = "polite"` nothing is noted, and all of it is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmallReadsReport {
-    /// Reads per second.
+    /// Reads per second, in the last seconds.
     pub per_second: u64,
-    /// Mean time of one in microseconds, with the wait for others.
+    /// Mean time of one in microseconds, with the wait for others, in the last seconds.
     pub latency_us: Option<u64>,
-    /// Mean time of one in microseconds that waited for no other.
+    /// Time of one in microseconds that waited for no other: the least mean that was seen, slowly forgotten.
     pub alone_us: Option<u64>,
-    /// Device time of one in microseconds, however many are under way.
+    /// Device time of one in microseconds, however many are under way: the mean of the last thousands.
     pub device_us: Option<u64>,
-    /// Most per second that were seen while it never rested and reads waited for one another.
+    /// Most per second that were seen while it never rested and reads waited for one another; less after windows in which it served less.
     pub most_per_second: Option<u64>,
-    /// Hundredths of requests under way at a time, while any was.
+    /// Hundredths of requests under way at a time, while any was, in the last seconds.
     pub depth_hundredths: u64,
-    /// Percentage of the time in which any was under way.
+    /// Percentage of the last seconds in which any was under way.
     pub busy_percent: u64,
+    /// Single reads since mounting that the device surely served, as memory had refused them: they tell `alone_us` best.
+    pub sampled: u64,
     /// It is the limit of its readers, and another tier would answer some of them sooner.
     pub is_limit: bool,
 }

@@ -20,6 +20,9 @@ pub enum TierError {
     /// The operation would have to wait, and the caller said it must not.
     #[error("the operation would wait")]
     WouldBlock,
+    /// The operation may have to wait, and the caller said it must not: the object is not open, or the file system below cannot say.
+    #[error("the operation may wait")]
+    MayBlock,
     /// The file system below cannot do this.
     #[error("the tier's file system cannot {0}")]
     Unsupported(&'static str),

@@ -36,8 +36,8 @@ pub trait Tier: Send + Sync {
     fn stat(&self, object: ObjectRef) -> Result<ObjectStat, TierError>;
 
     /// Reads into the whole buffer as far as the object's size allows; returns the number of bytes read. Holes read as
-    /// zeros. With [`Wait::Never`], [`TierError::WouldBlock`] where bytes would have to come from the device, or the object
-    /// would first have to be opened.
+    /// zeros. With [`Wait::Never`], [`TierError::WouldBlock`] where bytes would have to come from the device, which may have begun to
+    /// bring them then, and [`TierError::MayBlock`] where the object would first have to be opened, or that is not known.
     fn read(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
 
     /// As [`Tier::read`], for a short read by a caller that caches the bytes, as the kernel does with those of cached files: data brought

@@ -331,6 +331,7 @@ impl TierReads {
             most_per_second: load.most_per_kilosecond.map(|most| most / 1000),
             depth_hundredths: load.depth_hundredths,
             busy_percent: load.busy_percent,
+            sampled: state.small_reads.get(&tier).map_or(0, SmallReads::sampled),
             is_limit: state.limits.is_limit(tier, None),
         }
     }

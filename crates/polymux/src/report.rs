@@ -194,6 +194,7 @@ fn small_reads_report(reads: &polymux_fs::SmallReadsReport) -> SmallReadsReport 
         most_per_second,
         depth_hundredths,
         busy_percent,
+        sampled,
         is_limit,
     } = *reads;
     SmallReadsReport {
@@ -204,6 +205,7 @@ fn small_reads_report(reads: &polymux_fs::SmallReadsReport) -> SmallReadsReport 
         most_per_second,
         depth_hundredths,
         busy_percent,
+        sampled,
         is_limit,
     }
 }

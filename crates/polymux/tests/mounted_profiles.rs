@@ -3,13 +3,14 @@
 
 mod mounted;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mounted::native::text;
 use mounted::volume::Ground;
-use mounted::{Finished, Plan, TestVolume, skip_where_policy_is_named};
+use mounted::{Finished, Plan, TestVolume, is_root, skip, skip_where_io_is_named, skip_where_policy_is_named};
 use serde_json::Value;
 
 fn start(fast_capacity: Option<&'static str>) -> Option<TestVolume> {
@@ -236,4 +237,39 @@ fn a_volume_is_not_measured_where_that_makes_no_sense() {
     assert_refused(&volume.polymux(["bench", "tested"]), &["read-only"]);
     assert_refused(&volume.polymux(["tier", "measure", "tested", "fast"]), &["ead-only"]);
     volume.unmount();
+}
+
+#[test]
+fn single_reads_that_memory_refuses_tell_what_a_read_takes_the_device() {
+    if skip_where_io_is_named() {
+        return;
+    }
+    if !is_root() {
+        return skip("only root can drop the page cache");
+    }
+    let plan = Plan { ground: Ground::Directories, fast_capacity: None };
+    let Some(volume) = TestVolume::start_with_options(&plan, "passthrough = \"off\"") else { return };
+    let path = volume.path().join("file");
+    const PLACES: u64 = 200;
+    const APART: u64 = 256 << 10;
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&vec![7; usize::try_from(PLACES * APART).unwrap()], 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+        let file = File::open(&path).unwrap();
+        // From the end to the beginning: nothing is read ahead.
+        for place in (0..PLACES).rev() {
+            file.read_exact_at(&mut [0; 4096], place * APART).unwrap();
+        }
+        let tiers = listed(&volume);
+        let found = &tiers[0]["small_reads"];
+        let (sampled, alone_us) = (found["sampled"].as_u64(), found["alone_us"].as_u64());
+        if sampled > Some(0) && alone_us.is_some() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "no read of a device is a sample: {found}");
+    }
 }

@@ -195,21 +195,24 @@ fn judge(arguments: &TieringArguments, courses: &[Course]) -> Section {
         let course = courses.iter().find(|course| course.side == side)?;
         Some(course.rates.iter().sum::<f64>() / count(course.rates.len()))
     };
-    let Some(best) = mean_of(SideKind::Ssd) else { return section };
-    let by_hand = mean_of(SideKind::ByHand);
+    let (best, by_hand) = (mean_of(SideKind::Ssd), mean_of(SideKind::ByHand));
+    if best.is_none() && by_hand.is_none() {
+        return section;
+    }
     for course in courses.iter().filter(|course| course.side != SideKind::Ssd) {
         for (phase, rates) in course.rates.chunks(usize::from(arguments.rounds)).enumerate() {
             for (seconds, target) in TARGETS {
                 // The round in which that second lies.
                 let Some(rate) = rates.get(seconds / ROUND_SECONDS) else { continue };
-                let share = rate / best;
+                let share = best.map(|best| rate / best);
+                let is_met = share.map_or("", |share| if share >= target { "yes" } else { "no" });
                 section.row(vec![
                     course.side.name().into(),
                     (phase + 1).into(),
                     seconds.into(),
-                    Cell::Number(share, 3),
+                    Cell::optional(share, 3),
                     Cell::Number(target, 1),
-                    if share >= target { "yes" } else { "no" }.into(),
+                    is_met.into(),
                     Cell::optional(by_hand.map(|by_hand| rate / by_hand), 3),
                 ]);
             }

@@ -56,7 +56,7 @@ pub enum SideKind {
     Ssd,
     /// Natively on the disk, with logs of databases on an SSD that is large enough, as an administrator who knows the program sets it up.
     LogOnSsd,
-    /// Natively on both, each file of `hot-set` where somebody who knows what becomes hot puts it: the best static choice.
+    /// Natively on both, each file of `hot-set` where an administrator who knows the load puts it: the best static choice.
     ByHand,
     /// Polymux over an SSD alone that is large enough: the overhead where nothing is to be moved.
     PolymuxOnSsd,
@@ -183,7 +183,7 @@ impl Side {
         &self.mount_point
     }
 
-    /// Directory for what is put on the SSD by hand, natively. It does not exist yet.
+    /// Directory for files that are put on the SSD by hand, natively. It does not exist yet.
     pub fn ssd_directory(&self) -> Option<&Path> {
         self.ssd_directory.as_deref()
     }

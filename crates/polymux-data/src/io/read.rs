@@ -259,7 +259,7 @@ impl DataPath {
         let handle = self.volume.tiers.by_id(entry.tier)?;
         let object = reference_of(entry);
         let piece = Piece { object, offset, length: part.len() };
-        let (count, took) = handle.timed_read(piece, wait, |tier, wait| match (how.keeper, how.ahead) {
+        let (count, took) = handle.timed_read(piece, wait, |tier| match (how.keeper, how.ahead) {
             (Keeper::Reader, _) if part.len() <= SINGLE_READ_MAX => tier.read_for_keeper(object, offset, part, wait),
             (_, Ahead::File) => tier.read_exactly(object, offset, part, wait),
             (_, Ahead::Tier) => tier.read(object, offset, part, wait),

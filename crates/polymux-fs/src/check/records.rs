@@ -48,7 +48,7 @@ fn record(exam: &mut Examination<'_>, in_use: &mut InUse, key: &[u8], value: &[u
         return exam.found(&kinds::KEY_UNKNOWN, None, detail, None).map(|_| ());
     };
     let how = unreadable_record(letter).expect("a described letter is of a known kind");
-    if matches!(how, Unreadable::OtherPass) {
+    if matches!(how, Unreadable::WithVolume) {
         return Ok(());
     }
     let mut repair = Batch::new();

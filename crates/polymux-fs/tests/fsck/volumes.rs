@@ -1,6 +1,10 @@
 //! Damage to records of the volume as a whole, to labels, and records that cannot be read.
 
-use polymux_fs::{CheckMode, FileSystem};
+use std::collections::BTreeSet;
+
+use polymux_fs::{CheckMode, FileSystem, RECORD_KINDS};
+use polymux_records::parts::BootId;
+use polymux_records::store::{Unreadable, boot_format, unreadable_record};
 use polymux_types::Ino;
 
 use super::cases::{left, noted, repaired};
@@ -114,23 +118,41 @@ fn a_tier_under_another_name_is_reported() {
 
 #[test]
 fn records_that_others_can_replace_are_replaced() {
-    let plants: [fn(&dyn polymux_meta::MetadataStore) -> Vec<u8>; 9] = [
-        |_| raw::dirent(Ino::ROOT, "large"),
-        |store| raw::position(Ino::ROOT, cookie(store, Ino::ROOT, "large")),
-        |_| raw::disowned(SLOW, 3, 0),
-        |_| raw::key(b'h', &[17], &[0, 0, 0, 0]),
-        |_| raw::key(b'L', &[], &[]),
-        |_| raw::key(b'P', &[], &[0, 1]),
-        |_| raw::key(b'K', &[], &[]),
-        |_| raw::key(b'S', &[], &[]),
-        |store| raw::key(b'x', &[ino(store, "/guarded").0], b"user.colour"),
+    type KeyOf = fn(&dyn polymux_meta::MetadataStore) -> Vec<u8>;
+    let plants: [(char, KeyOf); 10] = [
+        ('d', |_| raw::dirent(Ino::ROOT, "large")),
+        ('c', |store| raw::position(Ino::ROOT, cookie(store, Ino::ROOT, "large"))),
+        ('g', |_| raw::disowned(SLOW, 3, 0)),
+        ('h', |_| raw::key(b'h', &[17], &[0, 0, 0, 0])),
+        ('L', |_| raw::key(b'L', &[], &[])),
+        ('P', |_| raw::key(b'P', &[], &[0, 1])),
+        ('S', |_| raw::key(b'S', &[], &[])),
+        ('s', |store| raw::key(b's', &[ino(store, "/outer").0], &[])),
+        ('x', |store| raw::key(b'x', &[ino(store, "/guarded").0], b"user.colour")),
+        ('K', |_| raw::key(b'K', &[], &[])),
     ];
-    for key in plants {
+    for (_, key) in plants {
         let contents = repaired("record-unreadable", None, |world| {
             world.plant(|store, batch| batch.put(key(store), b"garbage"));
         });
         assert_eq!(contents["/large"], Ok(content(1, 65_536)));
     }
+    let is_replaced =
+        |letter: &char| matches!(unreadable_record(*letter), Some(Unreadable::Removed | Unreadable::Replaced(_)));
+    let replaced: BTreeSet<char> = RECORD_KINDS.map(|(letter, _)| letter).into_iter().filter(is_replaced).collect();
+    // A value of one that is only a key is stray: `a_record_that_is_only_a_key_loses_its_value`.
+    let planted =
+        BTreeSet::from(plants.map(|(letter, _)| letter)).union(&BTreeSet::from(['o', 'p'])).copied().collect();
+    assert_eq!(replaced, planted, "each kind that is removed or replaced is planted");
+}
+
+#[test]
+fn where_the_kernel_that_uses_objects_cannot_be_read_it_may_have_been_any() {
+    let world = World::new();
+    let key = raw::key(b'K', &[], &[]);
+    world.plant(|_, batch| batch.put(&key, b"garbage"));
+    assert_eq!(world.check(CheckMode::Repair).left, 0);
+    assert_eq!(world.records().remove(&key), Some(boot_format::encode(BootId::UNKNOWN)), "it is not only removed");
 }
 
 #[test]

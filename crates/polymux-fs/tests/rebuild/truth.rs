@@ -88,7 +88,7 @@ pub fn rebuild_unmounted(volume: &mut Volume) -> RebuildReport {
     let report = volume.rebuild().expect("the volume is rebuilt");
     assert_eq!(report.counts, foreseen.counts, "what was foreseen came");
     assert_eq!(volume.findings(), Vec::<String>::new(), "a rebuilt volume has nothing for a check to find");
-    assert_only_kinds_that_a_rebuild_makes(&volume);
+    assert_only_kinds_that_a_rebuild_makes(volume);
     volume.mount().expect("a rebuilt volume mounts");
     report
 }

@@ -1,5 +1,5 @@
 //! The kinds of records, each in one row: how its keys and values are described to people, fuzzed and made again, the rule that it keeps with other
-//! records, and what a check and a rebuild do about it.
+//! records, how a check repairs it, and whether a rebuild makes it.
 //!
 //! A new kind is a row here, its format in a file of its own, and a paragraph of FORMAT.md. The rules among records themselves are in `store/check`.
 
@@ -66,11 +66,11 @@ pub enum Unreadable {
     Replaced(fn() -> Vec<u8>),
     /// It is reported and left: people may still get data back from it.
     Left,
-    /// The pass that checks the volume as a whole reports and repairs it.
-    OtherPass,
+    /// It is examined with the volume as a whole, and not record by record.
+    WithVolume,
 }
 
-/// What a rebuild from the objects on the tiers does about a kind of record, where all copies of the metadata store are lost.
+/// Whether a rebuild from the objects on the tiers makes a kind of record, where all copies of the metadata store are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterRebuild {
     /// Made again, from objects, their back-references and the labels of tiers.
@@ -101,7 +101,7 @@ pub(super) const KINDS: [RecordKind; 19] = [
         remake: |_, _| Some(keys::epoch()),
         value: value("record-epoch", formats::epochs, |bytes| Some(EpochRecord::decode(bytes).ok()?.encode())),
         check: None,
-        unreadable: Unreadable::OtherPass,
+        unreadable: Unreadable::WithVolume,
         rebuild: AfterRebuild::Made,
     },
     RecordKind {
@@ -170,7 +170,7 @@ pub(super) const KINDS: [RecordKind; 19] = [
             (record.format_version <= FORMAT_VERSION).then(|| record.encode())
         }),
         check: None,
-        unreadable: Unreadable::OtherPass,
+        unreadable: Unreadable::WithVolume,
         rebuild: AfterRebuild::Made,
     },
     RecordKind {
@@ -294,7 +294,7 @@ pub(super) const KINDS: [RecordKind; 19] = [
             }))
         }),
         check: None,
-        unreadable: Unreadable::OtherPass,
+        unreadable: Unreadable::WithVolume,
         rebuild: AfterRebuild::Made,
     },
     RecordKind {
@@ -348,7 +348,7 @@ pub(super) const KINDS: [RecordKind; 19] = [
         remake: |_, key| Some(keys::tier(keys::tier_of_key(key)?)),
         value: value("record-tier", formats::tiers, |bytes| Some(TierRecord::decode(TierId(0), bytes).ok()?.encode())),
         check: None,
-        unreadable: Unreadable::OtherPass,
+        unreadable: Unreadable::WithVolume,
         rebuild: AfterRebuild::Made,
     },
     RecordKind {
@@ -392,7 +392,7 @@ pub fn unreadable_record(letter: char) -> Option<Unreadable> {
     kind_of(letter).map(|kind| kind.unreadable)
 }
 
-/// What a rebuild does about the kind with this letter; `None`: there is no such kind.
+/// Whether a rebuild makes the kind with this letter; `None`: there is no such kind.
 pub fn after_rebuild(letter: char) -> Option<AfterRebuild> {
     kind_of(letter).map(|kind| kind.rebuild)
 }

@@ -70,7 +70,7 @@ impl PosixTier {
 
     fn count_error(&self, error: &TierError) {
         match error {
-            TierError::WouldBlock => Counters::count(&self.counters.would_block),
+            TierError::WouldBlock | TierError::MayBlock => Counters::count(&self.counters.would_block),
             error if error.is_out_of_room() => Counters::count(&self.counters.no_space),
             _ => Counters::count(&self.counters.errors),
         }
@@ -113,8 +113,8 @@ impl PosixTier {
         let in_memory = self.capabilities().guarantee == Guarantee::Volatile;
         let may_read = self.capabilities().nowait_read || in_memory;
         self.descriptors.get(object).filter(|_| may_read).ok_or_else(|| {
-            self.count_error(&TierError::WouldBlock);
-            TierError::WouldBlock
+            self.count_error(&TierError::MayBlock);
+            TierError::MayBlock
         })
     }
 

@@ -70,9 +70,14 @@ const MEMORY_US: u64 = 15;
 /// and one more for each of this many bytes.
 const COPIED_BYTES_PER_US: u64 = 4000;
 
-/// Reads that begin while no other is under way, of which one asks memory first. Of a read that memory serves that costs nothing, of the others a
-/// microsecond or two.
-const SAMPLED_OF: u64 = 4;
+/// Reads that waited for no other and that memory refused, for each one whose time is a sample: it takes a system call more.
+const CANDIDATES_PER_SAMPLE: u64 = 4;
+
+/// Multiplier that spreads numbers evenly (2^64 divided by the golden ratio).
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Longest time from the first attempt at a read to the second. A later one waited for its thread, and not for the device.
+const SECOND_ATTEMPT_WITHIN_US: u64 = 1000;
 
 /// Time of a request from which on no copy from memory explains it, unless that lost its processor.
 pub(crate) const ALONE_US_MIN: u64 = 30;
@@ -110,7 +115,7 @@ pub struct LaneWork {
     pub(crate) alone_us: u64,
     /// Others that waited for no other and took no longer than [`ALONE_US_MIN`]: memory may have served them.
     pub(crate) alone_and_short: u64,
-    /// Small requests that waited for no other and that memory surely did not serve, and the time of all of them in microseconds.
+    /// Samples of small requests that waited for no other and that a device surely served, and the time of all of them in microseconds.
     pub(crate) sampled: u64,
     pub(crate) sampled_us: u64,
 }
@@ -159,9 +164,9 @@ struct Totals {
     alone_us: AtomicU64,
     /// Those of which that is not sure.
     alone_and_short: AtomicU64,
-    /// Requests that began while no other was under way: one in [`SAMPLED_OF`] is a sample.
-    alone_begun: AtomicU64,
-    /// Samples that memory did not serve, and their time.
+    /// Reads that could be samples.
+    sample_candidates: AtomicU64,
+    /// Samples, and their time.
     sampled: AtomicU64,
     sampled_us: AtomicU64,
     /// Busy time of intervals that ended.
@@ -202,22 +207,24 @@ pub struct Began {
     at_us: u64,
     /// No other request was under way.
     is_alone: bool,
-    source: Source,
-}
-
-/// What is known of the source of a request's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    /// Its time has to tell.
-    Unknown,
-    /// Memory was asked first, and did not have them.
-    Device,
+    /// When its first attempt began, which memory refused; `None`: where its bytes come from is not known.
+    refused_at_us: Option<u64>,
 }
 
 impl Began {
-    /// As a request whose bytes memory did not have.
-    pub fn from_device(self) -> Self {
-        Self { source: Source::Device, ..self }
+    /// No other request was under way.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// As the second attempt at a request, the first of which memory refused: the device began to serve it then.
+    pub(crate) fn after(self, refused: &Self) -> Self {
+        Self { refused_at_us: Some(refused.at_us), ..self }
+    }
+
+    /// Whether this one, the second attempt, came right after the first.
+    pub(crate) fn is_soon_after(&self, refused: &Self) -> bool {
+        self.at_us.saturating_sub(refused.at_us) <= SECOND_ATTEMPT_WITHIN_US
     }
 }
 
@@ -246,15 +253,13 @@ impl Lane {
             self.interval.busy_since_us.store(at_us, Ordering::Release);
         }
         self.outstanding_bytes.fetch_add(bytes, Ordering::AcqRel);
-        Began { bytes, at_us, is_alone, source: Source::Unknown }
+        Began { bytes, at_us, is_alone, refused_at_us: None }
     }
 
-    /// Whether memory should be asked for the bytes of a read first, so that its time is surely that of a device which serves nothing else. Asked
-    /// once for each.
-    pub fn is_sample(&self, began: &Began, bytes: u64) -> bool {
-        began.is_alone
-            && bytes <= SMALL_BYTES
-            && self.totals.alone_begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED_OF)
+    /// Chooses, without a pattern, one in [`CANDIDATES_PER_SAMPLE`] of the reads that could be samples.
+    pub(crate) fn choose_sample(&self) -> bool {
+        let number = self.totals.sample_candidates.fetch_add(1, Ordering::Relaxed);
+        number.wrapping_mul(GOLDEN_RATIO) >> 32 & (CANDIDATES_PER_SAMPLE - 1) == 0
     }
 
     /// It came back; `delivered` bytes of it count. Returns how long it took.
@@ -270,9 +275,11 @@ impl Lane {
         // One that would have had to wait is asked again.
         if delivered > 0 {
             self.totals.service_us.fetch_add(service_us, Ordering::Relaxed);
-            if delivered <= SMALL_BYTES && began.is_alone && began.source == Source::Device {
+            if let Some(refused_at_us) = began.refused_at_us
+                && delivered <= SMALL_BYTES
+            {
                 self.totals.sampled.fetch_add(1, Ordering::Relaxed);
-                self.totals.sampled_us.fetch_add(service_us, Ordering::Relaxed);
+                self.totals.sampled_us.fetch_add(now_us.saturating_sub(refused_at_us), Ordering::Relaxed);
             }
             if delivered <= SMALL_BYTES && is_from_device(service_us, delivered) {
                 self.totals.small.fetch_add(1, Ordering::Relaxed);

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use polymux_records::error::Result;
 use polymux_records::report::{DeferralReport, LaneReport};
-use polymux_tier::{ObjectRef, Tier, TierError, Wait};
+use polymux_tier::{ObjectRef, SeekTarget, Tier, TierError, Wait};
 use polymux_types::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 use super::profile::KnownProfile;
 use super::tier_handle::TierHandle;
 use crate::sched::{
-    Deferrable, Direction, Finished, Lane, MoverLimits, Saturation, SmallWriteMeter, TierSchedule, Timing, Urgency,
-    Waits,
+    Began, Deferrable, Direction, Finished, Lane, MoverLimits, Saturation, SmallWriteMeter, TierSchedule, Timing,
+    Urgency, Waits,
 };
 
 /// The speed of the device of a tier, and the requests that tell it.
@@ -31,6 +31,8 @@ pub struct TierSpeed {
     profile: Mutex<KnownProfile>,
     /// Bytes that were given to the tier and did not begin their way to the device.
     claimed_bytes: AtomicU64,
+    /// The last read that memory refused while no other was under way. Its caller makes it again.
+    refused: Mutex<Option<(Piece, Began)>>,
 }
 
 impl Default for TierSpeed {
@@ -43,7 +45,17 @@ impl Default for TierSpeed {
             saturation: Saturation::default(),
             profile: Mutex::default(),
             claimed_bytes: AtomicU64::new(0),
+            refused: Mutex::default(),
         }
+    }
+}
+
+impl TierSpeed {
+    /// The first attempt at a read, where that was the last one that memory refused, and the second one, which began now, is chosen as a sample.
+    fn take_refused(&self, piece: Piece, again: &Began) -> Option<Began> {
+        let (refused_piece, refused) = self.refused.lock().take()?;
+        let is_second_attempt = refused_piece == piece && again.is_soon_after(&refused);
+        (is_second_attempt && self.read_lane.choose_sample()).then_some(refused)
     }
 }
 
@@ -70,33 +82,39 @@ impl TierHandle {
         result
     }
 
-    /// As [`TierHandle::transfer`], for a read of a piece of an object; `operation` reads it, and waits for the device only where it is given leave to.
-    /// Returns the bytes that came, and the time. Some reads that no other precedes ask memory first: those that it cannot serve show
-    /// what a single read costs the device, however fast that is.
+    /// As [`TierHandle::transfer`], for a read of a piece of an object by `operation`, which may wait for the device or not. Returns the bytes that came,
+    /// and the time.
+    ///
+    /// Callers that serve several programs read without waiting first, and again where that is refused. Some of these pairs show the time that a
+    /// single read takes the device, however fast that is: it began with the first attempt.
     pub fn timed_read(
         &self,
         piece: Piece,
         wait: Wait,
-        mut operation: impl FnMut(&dyn Tier, Wait) -> std::result::Result<usize, TierError>,
+        operation: impl FnOnce(&dyn Tier) -> std::result::Result<usize, TierError>,
     ) -> Result<(usize, Duration)> {
         let lane = &self.speed.read_lane;
         let mut began = lane.began(0, self.clock.elapsed());
-        let is_sample = wait == Wait::Allowed && lane.is_sample(&began, piece.length as u64);
+        let refused = match wait {
+            Wait::Allowed if began.is_alone() => self.speed.take_refused(piece, &began),
+            Wait::Allowed | Wait::Never => None,
+        };
+        let mut is_refused = false;
         let result = self.transfer(
             Direction::Read,
             |count| *count,
             |tier| {
-                if is_sample && tier.capabilities().nowait_read && piece.may_be_on_device(tier) {
-                    match operation(tier, Wait::Never) {
-                        Ok(count) if count == piece.length => return Ok(count),
-                        Err(TierError::WouldBlock) => began = began.from_device(),
-                        // The read below says what it is.
-                        Ok(_) | Err(_) => {}
-                    }
+                if let Some(refused) = &refused
+                    && piece.is_data(tier)
+                {
+                    began = began.after(refused);
                 }
-                operation(tier, wait)
+                operation(tier).inspect_err(|error| is_refused = *error == TierError::WouldBlock)
             },
         );
+        if is_refused && wait == Wait::Never && began.is_alone() {
+            *self.speed.refused.lock() = Some((piece, began));
+        }
         let bytes = result.as_ref().map_or(0, |count| *count as u64);
         let took = lane.ended(began, bytes, self.clock.elapsed());
         Ok((result?, took))
@@ -173,7 +191,7 @@ impl TierHandle {
 }
 
 /// Bytes of an object that are read at once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The object.
     pub object: ObjectRef,
@@ -184,10 +202,9 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Whether memory holds none of it, as far as the kernel says. The object is open afterwards, so that a read which must not wait is refused for
-    /// its bytes alone. That read is needed, too: a hole is in no memory, and comes from no device.
-    fn may_be_on_device(self, tier: &dyn Tier) -> bool {
-        tier.cached_bytes(self.object, self.offset, self.length as u64).unwrap_or(0) == 0
+    /// Whether it begins with data. Holes are in no memory either, and come from no device.
+    fn is_data(self, tier: &dyn Tier) -> bool {
+        tier.seek(self.object, self.offset, SeekTarget::Data) == Ok(Some(self.offset))
     }
 }
 
@@ -223,60 +240,101 @@ impl Drop for WaitedFor {
 mod tests {
     use polymux_records::parts::{TierMember, TierPresence};
     use polymux_sim::MemoryTier;
-    use polymux_types::{Bucket, ManualClock, ObjectId, TierId};
+    use polymux_types::{Bucket, Clock, ManualClock, ObjectId, TierId};
 
     use super::super::tier_handle::Purpose;
     use super::*;
 
-    const DEVICE_TAKES: Duration = Duration::from_micros(20);
-    const READS: u64 = 40;
+    /// Time of a first attempt, which begins the work of the device, and of the second one.
+    const ATTEMPT_TAKES: Duration = Duration::from_micros(10);
+    const READS: u64 = 400;
 
-    /// Reads one after the other on a device that is as fast as memory hardly is; how many asked memory first.
-    fn read_on(tier: MemoryTier, in_memory: impl Fn() -> std::result::Result<usize, TierError>) -> (TierHandle, u64) {
-        let clock = Arc::new(ManualClock::new(Duration::from_secs(1)));
-        let member = TierMember::new("t", TierPresence::Present(Arc::new(tier)));
-        let handle = TierHandle::new(TierId(0), member, Purpose::Data, Arc::clone(&clock) as _);
-        let mut asked = 0;
-        for _ in 0..READS {
-            let piece = Piece { object: ObjectRef::new(ObjectId(1), Bucket(1)), offset: 0, length: 4096 };
-            let read = handle.timed_read(piece, Wait::Allowed, |_, wait| {
-                if wait == Wait::Never {
-                    asked += 1;
-                    return in_memory();
-                }
-                clock.advance(DEVICE_TAKES);
-                Ok(4096)
-            });
-            assert_eq!(read.expect("it reads").0, 4096);
+    struct Stand {
+        clock: Arc<ManualClock>,
+        handle: TierHandle,
+        piece: Piece,
+    }
+
+    impl Stand {
+        /// A tier with one object that has a block of data, and a hole behind that.
+        fn new() -> Self {
+            let clock = Arc::new(ManualClock::new(Duration::from_secs(1)));
+            let tier = MemoryTier::new("t", 1 << 20);
+            let object = ObjectRef::new(ObjectId(1), Bucket(1));
+            tier.create(object).expect("it is new");
+            tier.write(object, 0, &[1; 4096], Wait::Allowed).expect("there is space");
+            tier.write(object, 8192, &[1; 4096], Wait::Allowed).expect("there is space");
+            let member = TierMember::new("t", TierPresence::Present(Arc::new(tier)));
+            let handle = TierHandle::new(TierId(0), member, Purpose::Data, Arc::clone(&clock) as _);
+            Self { clock, handle, piece: Piece { object, offset: 0, length: 4096 } }
         }
-        (handle, asked)
+
+        fn attempt(&self, piece: Piece, wait: Wait, outcome: std::result::Result<usize, TierError>) {
+            let read = self.handle.timed_read(piece, wait, |_| {
+                self.clock.advance(ATTEMPT_TAKES);
+                outcome.clone()
+            });
+            assert_eq!(read.is_ok(), outcome.is_ok());
+        }
+
+        /// Reads that are refused in this way first, and then served.
+        fn read_twice(&self, piece: Piece, refusal: &TierError) {
+            for _ in 0..READS {
+                self.attempt(piece, Wait::Never, Err(refusal.clone()));
+                self.attempt(piece, Wait::Allowed, Ok(piece.length));
+            }
+        }
+
+        fn sampled(&self) -> (u64, u64) {
+            let work = self.handle.speed.read_lane.work();
+            (work.sampled, work.sampled_us)
+        }
     }
 
     #[test]
-    fn a_single_read_that_memory_refuses_tells_the_time_of_the_device_however_short_it_is() {
-        let (handle, asked) = read_on(MemoryTier::new("t", 1 << 20), || Err(TierError::WouldBlock));
-        let work = handle.speed.read_lane.work();
-        assert_eq!(asked, READS / 4, "a part of the reads asks memory first");
-        assert_eq!((work.sampled, work.sampled_us), (asked, asked * 20));
-        assert_eq!((work.alone, work.small), (0, READS), "by its time alone memory may have served each of them");
+    fn a_read_that_was_refused_first_tells_the_time_of_the_device_however_short_it_is() {
+        let stand = Stand::new();
+        stand.read_twice(stand.piece, &TierError::WouldBlock);
+        let (count, took_us) = stand.sampled();
+        assert!((READS / 5..=READS / 3).contains(&count), "one in four: {count}");
+        assert_eq!(took_us, count * 20, "from the first attempt on");
+        assert_eq!(stand.handle.speed.read_lane.work().alone, 0, "by its time memory may have served each of them");
     }
 
     #[test]
-    fn reads_that_memory_serves_are_no_samples_of_the_device() {
-        let tier = MemoryTier::new("t", 1 << 20);
-        tier.set_cached_percent(100);
-        let (handle, asked) = read_on(tier, || Err(TierError::WouldBlock));
-        assert_eq!((asked, handle.speed.read_lane.work().sampled), (0, 0), "the kernel says that memory has them");
-        let (handle, asked) = read_on(MemoryTier::new("t", 1 << 20), || Ok(4096));
-        assert!(asked > 0);
-        assert_eq!(handle.speed.read_lane.work().sampled, 0);
-        let (handle, _) = read_on(MemoryTier::new("t", 1 << 20), || Ok(100));
-        assert_eq!(handle.speed.read_lane.work().sampled, 0, "a short read is repeated, and says nothing");
+    fn reads_that_no_device_may_have_served_are_no_samples() {
+        let stand = Stand::new();
+        stand.read_twice(stand.piece, &TierError::MayBlock);
+        assert_eq!(stand.sampled().0, 0, "the object was not open");
+        stand.read_twice(Piece { offset: 4096, ..stand.piece }, &TierError::WouldBlock);
+        assert_eq!(stand.sampled().0, 0, "a hole");
+        (0..READS).for_each(|_| stand.attempt(stand.piece, Wait::Never, Ok(4096)));
+        (0..READS).for_each(|_| stand.attempt(stand.piece, Wait::Allowed, Ok(4096)));
+        assert_eq!(stand.sampled().0, 0, "nothing was refused");
     }
 
     #[test]
-    fn a_tier_that_cannot_refuse_to_wait_is_not_asked_for_what_memory_holds() {
-        let tier = MemoryTier::new("t", 1 << 20).with_capabilities(|capabilities| capabilities.nowait_read = false);
-        assert_eq!(read_on(tier, || Err(TierError::WouldBlock)).1, 0);
+    fn an_attempt_that_belongs_to_another_read_or_comes_late_is_no_sample() {
+        let stand = Stand::new();
+        let other = Piece { offset: 8192, ..stand.piece };
+        for _ in 0..READS {
+            stand.attempt(other, Wait::Never, Err(TierError::WouldBlock));
+            stand.attempt(stand.piece, Wait::Allowed, Ok(4096));
+            stand.attempt(other, Wait::Allowed, Ok(4096));
+            stand.attempt(stand.piece, Wait::Never, Err(TierError::WouldBlock));
+            stand.clock.advance(Duration::from_millis(2));
+            stand.attempt(stand.piece, Wait::Allowed, Ok(4096));
+            let under_way = stand.handle.speed.read_lane.began(0, stand.clock.elapsed());
+            stand.read_beside(other);
+            let _ = stand.handle.speed.read_lane.ended(under_way, 0, stand.clock.elapsed());
+        }
+        assert_eq!(stand.sampled().0, 0);
+    }
+
+    impl Stand {
+        fn read_beside(&self, piece: Piece) {
+            self.attempt(piece, Wait::Never, Err(TierError::WouldBlock));
+            self.attempt(piece, Wait::Allowed, Ok(piece.length));
+        }
     }
 }

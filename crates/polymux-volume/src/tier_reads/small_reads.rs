@@ -55,17 +55,51 @@ pub enum Window {
     BesideMoves,
 }
 
-/// The reads of a window that waited for no other.
+/// The reads of a window that waited for no other, of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
-    /// Those that took so long that memory hardly served them, and the time of all of them in microseconds.
     reads: u64,
+    /// The time of all of them in microseconds.
     took_us: u64,
-    /// Others, so short that memory may have served them. They count for a device of which nothing else is known: it may be as fast.
-    short: u64,
-    /// Those that asked memory first and were not served by it, and the time of all of them in microseconds.
-    sampled: u64,
-    sampled_us: u64,
+}
+
+/// Time of a read that waits for no other: the least of several means, slowly forgotten.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unqueued {
+    /// In nanoseconds; 0 while unknown.
+    ns: u64,
+    /// It is a mean of [`ALONE_ENOUGH`] reads at least.
+    is_mean: bool,
+    /// Reads that were too few so far.
+    gathered: Alone,
+}
+
+impl Unqueued {
+    /// A device that became slow is known for it after some time in which it was read.
+    fn grow(&mut self) {
+        self.ns = self.ns.saturating_add(self.ns / UNQUEUED_GROWS_DIVISOR);
+    }
+
+    /// Notes reads of which each counts, in whatever window. Nothing is known before there are enough.
+    fn gather(&mut self, alone: Alone) {
+        self.gathered.reads += alone.reads;
+        self.gathered.took_us += alone.took_us;
+        if self.gathered.reads >= ALONE_ENOUGH {
+            let gathered = std::mem::take(&mut self.gathered);
+            self.note(gathered);
+        }
+    }
+
+    /// Notes the reads of one window. A few may have been served by memory, late: they count while nothing better is known.
+    fn note(&mut self, alone: Alone) {
+        let mean_ns = alone.took_us.saturating_mul(1000) / alone.reads.max(1);
+        if alone.reads >= ALONE_ENOUGH {
+            self.ns = if self.is_mean { self.ns.min(mean_ns) } else { mean_ns };
+            self.is_mean = true;
+        } else if alone.reads > 0 && !self.is_mean {
+            self.ns = if self.ns == 0 { mean_ns } else { self.ns.min(mean_ns) };
+        }
+    }
 }
 
 /// Device time and latency of the small reads of one tier.
@@ -79,12 +113,11 @@ pub(crate) struct SmallReads {
     windows_without: u8,
     /// Reads in a thousand seconds.
     reads_per_kilosecond: u64,
-    /// Time in nanoseconds of one that waited for no other: the mean of the window in which it was shortest, slowly forgotten. 0 while unknown.
-    unqueued_ns: u64,
-    /// Enough such reads were seen that memory did not serve.
-    has_been_alone: bool,
-    /// Some reads asked memory first, so that only these count as such reads.
-    has_samples: bool,
+    /// One that waited for no other, of those that took too long for a copy from memory. Of a fast device these are only the few that
+    /// something held up.
+    unqueued: Unqueued,
+    /// As `unqueued`, of those that a device surely served.
+    sampled: Unqueued,
     /// The first [`READS_ENOUGH`] reads that shared the device with no moves or streams, and their device time. Once there are as many they take the
     /// place of those seen before, and from then on a window with moves or streams can only make the device time shorter.
     undisturbed: (u64, u64),
@@ -110,13 +143,9 @@ impl SmallReads {
         let any_busy_us = since(|work| work.busy_us);
         let busy_thousandths = any_busy_us.saturating_mul(1000) / length_us;
         self.busy_thousandths = follow(self.busy_thousandths, busy_thousandths.min(1000));
-        self.note_alone(Alone {
-            reads: since(|work| work.alone),
-            took_us: since(|work| work.alone_us),
-            short: since(|work| work.alone_and_short),
-            sampled: since(|work| work.sampled),
-            sampled_us: since(|work| work.sampled_us),
-        });
+        let alone = Alone { reads: since(|work| work.alone), took_us: since(|work| work.alone_us) };
+        let sampled = Alone { reads: since(|work| work.sampled), took_us: since(|work| work.sampled_us) };
+        self.note_alone(alone, since(|work| work.alone_and_short), sampled);
         if reads == 0 {
             self.windows_without = self.windows_without.saturating_add(1);
             if self.windows_without >= WINDOWS_ANSWERED {
@@ -177,7 +206,9 @@ impl SmallReads {
     /// them.
     pub(crate) fn device_ns_of_one_more(&self) -> Option<u64> {
         let mean_ns = self.device_ns()?;
-        let Some(best_ns) = self.unqueued_ns().filter(|_| self.has_been_alone) else { return Some(mean_ns) };
+        let Some(best_ns) = self.unqueued_ns().filter(|_| self.unqueued.is_mean || self.sampled.is_mean) else {
+            return Some(mean_ns);
+        };
         // A window of reads that memory served late is no measure of a device.
         let best_ns = best_ns.clamp(mean_ns / BEST_PART_OF_MEAN_MIN, mean_ns);
         // One program that reads all the time keeps a device busy that could serve another one beside it.
@@ -187,29 +218,28 @@ impl SmallReads {
         Some(best_ns + (mean_ns - best_ns) * used / (MEAN_FROM_THOUSANDTHS - BEST_BELOW_THOUSANDTHS))
     }
 
-    /// Samples count alone from the first one on: of the others, those of a fast device look as if memory had served them, and only the few remain
-    /// that something held up.
-    fn note_alone(&mut self, alone: Alone) {
-        self.unqueued_ns = self.unqueued_ns.saturating_add(self.unqueued_ns / UNQUEUED_GROWS_DIVISOR);
-        if alone.sampled > 0 && !self.has_samples {
-            (self.has_samples, self.has_been_alone, self.unqueued_ns) = (true, false, 0);
+    /// Notes the reads of a window that waited for no other, how many others were so short that memory may have served them, and the samples. Short
+    /// ones count for a device of which nothing else is known: it may be as fast.
+    fn note_alone(&mut self, alone: Alone, short: u64, sampled: Alone) {
+        if alone.reads + short + sampled.reads > 0 {
+            self.unqueued.grow();
+            self.sampled.grow();
         }
-        let (reads, took_us) =
-            if self.has_samples { (alone.sampled, alone.sampled_us) } else { (alone.reads, alone.took_us) };
-        let mean_ns = took_us.saturating_mul(1000) / reads.max(1);
-        if reads >= ALONE_ENOUGH {
-            self.unqueued_ns = if self.has_been_alone { self.unqueued_ns.min(mean_ns) } else { mean_ns };
-            self.has_been_alone = true;
-        } else if reads > 0 && !self.has_been_alone {
-            self.unqueued_ns = if self.unqueued_ns == 0 { mean_ns } else { self.unqueued_ns.min(mean_ns) };
-        } else if self.unqueued_ns == 0 && alone.short > 0 {
-            self.unqueued_ns = ALONE_US_MIN * 1000;
+        self.unqueued.note(alone);
+        self.sampled.gather(sampled);
+        if self.unqueued.ns == 0 && short > 0 {
+            self.unqueued.ns = ALONE_US_MIN * 1000;
         }
     }
 
     /// Time in nanoseconds of one that waited for no other; `None` while there was none.
     pub fn unqueued_ns(&self) -> Option<u64> {
-        (self.unqueued_ns > 0).then_some(self.unqueued_ns)
+        [self.sampled.ns, self.unqueued.ns].into_iter().filter(|ns| *ns > 0).min()
+    }
+
+    /// Reads since mounting that a device surely served while it served no other.
+    pub fn sampled(&self) -> u64 {
+        self.counted.sampled
     }
 
     /// The recent work of the device for readers.
@@ -257,22 +287,41 @@ mod tests {
         }
     }
 
-    fn alone(reads: u64, took_us: u64, short: u64) -> Alone {
-        Alone { reads, took_us, short, ..Alone::default() }
+    impl SmallReads {
+        fn note_unsampled(&mut self, reads: u64, took_us: u64, short: u64) {
+            self.note_alone(Alone { reads, took_us }, short, Alone::default());
+        }
     }
 
     #[test]
     fn of_a_fast_device_behind_a_limit_the_few_reads_that_wait_are_not_taken_for_the_time_of_one() {
         let mut lane = Lane::default();
         // Most reads take less than a copy from memory may; the limit holds up some.
-        lane.reads.note_alone(alone(20, 20 * 8000, 180));
-        assert_eq!(lane.reads.load().unqueued_ns, Some(8_000_000));
-        lane.reads.note_alone(Alone { sampled: 50, sampled_us: 50 * 850, ..alone(20, 20 * 8000, 180) });
-        assert_eq!(lane.reads.load().unqueued_ns, Some(850_000), "memory was asked for these");
-        (0..3).for_each(|_| lane.reads.note_alone(alone(200, 200 * 40, 50)));
-        assert!(lane.reads.load().unqueued_ns >= Some(850_000), "others count no more");
+        lane.reads.note_unsampled(20, 20 * 8000, 180);
         (0..20).for_each(|_| lane.window(8000, 0, 1_000_000, 36_000_000, Window::Undisturbed));
+        assert!(!lane.reads.load().is_saturated(), "a read of many takes less than one alone: {:?}", lane.reads.load());
+        let held_up = Alone { reads: 20, took_us: 20 * 8000 };
+        lane.reads.note_alone(held_up, 180, Alone { reads: 50, took_us: 50 * 850 });
+        assert_eq!(lane.reads.load().unqueued_ns, Some(850_000), "these are surely of the device");
+        lane.window(8000, 0, 1_000_000, 36_000_000, Window::Undisturbed);
         assert!(lane.reads.load().is_saturated(), "{:?}", lane.reads.load());
+    }
+
+    #[test]
+    fn few_samples_count_once_they_are_enough_and_never_make_a_device_look_slower_than_other_reads() {
+        let mut reads = SmallReads::default();
+        reads.note_unsampled(20, 20 * 100, 0);
+        let samples = |reads, each_us| Alone { reads, took_us: reads * each_us };
+        (0..3).for_each(|_| reads.note_alone(Alone::default(), 0, samples(2, 40)));
+        assert!(reads.unqueued_ns() >= Some(100_000), "six are too few");
+        reads.note_alone(Alone::default(), 0, samples(2, 40));
+        assert_eq!(reads.unqueued_ns(), Some(40_000));
+        (0..8).for_each(|_| reads.note_alone(Alone::default(), 0, samples(1, 8000)));
+        assert!(reads.unqueued_ns() < Some(41_000), "one that was held up is no sign of a slower device");
+        // No sample for a day, and reads that by their time come from the device.
+        (0..86_400).for_each(|_| reads.note_unsampled(20, 20 * 100, 0));
+        let unqueued_ns = reads.unqueued_ns().expect("known");
+        assert!((100_000..101_000).contains(&unqueued_ns), "{unqueued_ns}");
     }
 
     #[test]
@@ -317,19 +366,19 @@ mod tests {
     #[test]
     fn a_busy_processor_does_not_make_a_device_with_time_to_spare_look_slow() {
         let mut lane = Lane::default();
-        lane.reads.note_alone(alone(20, 20 * 60, 0));
+        lane.reads.note_unsampled(20, 20 * 60, 0);
         // Fifty reads a second, none beside another, each a quarter of a millisecond until it was noticed.
         for _ in 0..30 {
-            lane.reads.note_alone(alone(50, 50 * 250, 0));
+            lane.reads.note_unsampled(50, 50 * 250, 0);
             lane.window(50, 0, 50 * 250, 50 * 250, Window::Undisturbed);
         }
         assert!((245..=255).contains(&lane.device_us()), "{:?}", lane.reads);
         let of_one_more = |lane: &Lane| lane.reads.device_ns_of_one_more().expect("known") / 1000;
         assert!((60..61).contains(&of_one_more(&lane)), "{:?}", lane.reads);
-        lane.reads.unqueued_ns = 1_000;
+        lane.reads.unqueued.ns = 1_000;
         assert_eq!(of_one_more(&lane), lane.reads.device_ns().unwrap() / BEST_PART_OF_MEAN_MIN / 1000);
         // One program that reads all the time, beside a compiler: the device could serve another one.
-        lane.reads.unqueued_ns = 60_000;
+        lane.reads.unqueued.ns = 60_000;
         (0..100).for_each(|_| lane.window(4000, 0, 950_000, 950_000, Window::Undisturbed));
         assert!((60..61).contains(&of_one_more(&lane)), "{:?}", lane.reads);
         // A device that never rests serves no read in that time.
@@ -340,7 +389,7 @@ mod tests {
     #[test]
     fn moves_beside_readers_do_not_make_the_device_look_slower() {
         let mut lane = Lane::default();
-        lane.reads.note_alone(alone(10, 10_000, 0));
+        lane.reads.note_unsampled(10, 10_000, 0);
         lane.window(1000, 0, 1_000_000, 1_000_000, Window::BesideMoves);
         assert_eq!(lane.device_us(), 1000, "better than nothing");
         (0..100).for_each(|_| lane.window(3000, 0, 1_000_000, 8_000_000, Window::Undisturbed));
@@ -355,7 +404,7 @@ mod tests {
     #[test]
     fn what_a_device_can_serve_is_seen_only_where_reads_wait_for_one_another() {
         let mut lane = Lane::default();
-        lane.reads.note_alone(alone(10, 1000, 7));
+        lane.reads.note_unsampled(10, 1000, 7);
         // Four readers that are served at the same time.
         (0..20).for_each(|_| lane.window(40_000, 0, 1_000_000, 4_000_000, Window::Undisturbed));
         assert_eq!((lane.reads.load().most_per_kilosecond, lane.reads.load().busy_percent), (None, 99));
@@ -369,15 +418,15 @@ mod tests {
         (0..60).for_each(|_| lane.window(40_000, 0, 1_000_000, 64_000_000, Window::Undisturbed));
         assert_eq!(lane.reads.load().most_per_kilosecond, Some(40_000_000));
         // An hour in which each read takes ten times as long: the shortest time grows by half.
-        (0..3600).for_each(|_| lane.reads.note_alone(alone(100, 100_000, 0)));
+        (0..3600).for_each(|_| lane.reads.note_unsampled(100, 100_000, 0));
         let unqueued_ns = lane.reads.load().unqueued_ns.expect("known");
         assert!((150_000..160_000).contains(&unqueued_ns), "{unqueued_ns}");
-        lane.reads.note_alone(alone(1, 30, 9));
+        lane.reads.note_unsampled(1, 30, 9);
         assert!(lane.reads.load().unqueued_ns > Some(150_000), "one that memory served late is none of it");
         let mut fast = SmallReads::default();
-        fast.note_alone(alone(0, 0, 1));
+        fast.note_unsampled(0, 0, 1);
         assert_eq!(fast.load().unqueued_ns, Some(30_000), "it may be as fast as memory");
-        fast.note_alone(alone(8, 720, 20));
+        fast.note_unsampled(8, 720, 20);
         assert_eq!(fast.load().unqueued_ns, Some(90_000), "memory served those");
     }
 }
