@@ -371,7 +371,7 @@ pub fn hints_change_no_bytes_and_no_promise(tier: &dyn Tier) {
     assert!(!tier.is_unsynced(object), "a hint made an object unsynced");
 }
 
-/// With [`Wait::Never`] an operation is carried out, or returns "would block" and changed nothing.
+/// With [`Wait::Never`] an operation is carried out, or says that it would wait or may have to, and changed nothing.
 pub fn an_operation_that_may_not_wait_changes_nothing_or_all(tier: &dyn Tier) {
     let object = made(tier, 1);
     write(tier, object, 0, &[1; 4 * BLOCK]);

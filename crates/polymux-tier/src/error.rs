@@ -17,7 +17,7 @@ pub enum TierError {
     /// An object of that id is there already: corruption, never adopted.
     #[error("object {0:016x} is on the tier already")]
     AlreadyExists(ObjectId),
-    /// The operation would have to wait, and the caller said it must not.
+    /// The operation would have to wait for the device, or for a lock of the file system below, and the caller said it must not.
     #[error("the operation would wait")]
     WouldBlock,
     /// The operation may have to wait, and the caller said it must not: the object is not open, or the file system below cannot say.

@@ -562,7 +562,8 @@ pub struct SmallReadsReport {
     pub depth_hundredths: u64,
     /// Percentage of the last seconds in which any was under way.
     pub busy_percent: u64,
-    /// Single reads since mounting that the device surely served, as memory had refused them: they tell `alone_us` best.
+    /// Single reads since mounting that memory refused, so that their time is that of the device. Where they take less than others, they are
+    /// `alone_us`.
     pub sampled: u64,
     /// It is the limit of its readers, and another tier would answer some of them sooner.
     pub is_limit: bool,

@@ -218,7 +218,7 @@ impl Began {
     }
 
     /// As the second attempt at a request, the first of which memory refused: the device began to serve it then.
-    pub(crate) fn after(self, refused: &Self) -> Self {
+    pub(crate) fn as_second_attempt_of(self, refused: &Self) -> Self {
         Self { refused_at_us: Some(refused.at_us), ..self }
     }
 

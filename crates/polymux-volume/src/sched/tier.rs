@@ -278,10 +278,14 @@ impl TierSchedule {
         self.deferral.is_syncing() || self.deferral.synced_since(now.saturating_sub(SYNCED_LATELY))
     }
 
+    /// Whether programs have writes or syncs under way on the tier.
+    pub(crate) fn is_changed(&self, reads: &Lane) -> bool {
+        self.meter.foreground_in_flight.load(Ordering::Relaxed) > reads.in_flight()
+    }
+
     /// A mover yields to writes under way, too: they are in memory, but may wait there for memory that the device has to free.
     fn urgency_of_moves(&self, reads: &Lane, now: Duration) -> Urgency {
-        let foreground = self.meter.foreground_in_flight.load(Ordering::Relaxed);
-        if foreground > reads.in_flight() { Urgency::Urgent } else { self.deferral.urgency(reads, now) }
+        if self.is_changed(reads) { Urgency::Urgent } else { self.deferral.urgency(reads, now) }
     }
 
     /// An admitted request came back, with as many bytes, after `elapsed` of service. Also one that failed.

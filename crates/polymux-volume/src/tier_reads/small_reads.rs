@@ -26,7 +26,7 @@ const KEPT_READS_PERCENT: u64 = 95;
 /// Percentage of the observed maximum of a device that is kept for each window in which it never rests and serves less.
 const KEPT_OF_MOST_PERCENT: u64 = 95;
 
-/// Part by which the time of a read that waits for no other grows with each window, so that a device that became slow is known for it: by half
+/// Part by which the time of a read that waits for no other grows with each window in which some read did, so that a device that became slow is known for it: by half
 /// in an hour.
 const UNQUEUED_GROWS_DIVISOR: u64 = 8000;
 
@@ -55,7 +55,7 @@ pub enum Window {
     BesideMoves,
 }
 
-/// The reads of a window that waited for no other, of one kind.
+/// Reads that waited for no other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
     reads: u64,
@@ -80,18 +80,18 @@ impl Unqueued {
         self.ns = self.ns.saturating_add(self.ns / UNQUEUED_GROWS_DIVISOR);
     }
 
-    /// Notes reads of which each counts, in whatever window. Nothing is known before there are enough.
-    fn gather(&mut self, alone: Alone) {
+    /// Notes reads of which each counts, over windows. Nothing is known before there are enough.
+    fn note_over_windows(&mut self, alone: Alone) {
         self.gathered.reads += alone.reads;
         self.gathered.took_us += alone.took_us;
         if self.gathered.reads >= ALONE_ENOUGH {
             let gathered = std::mem::take(&mut self.gathered);
-            self.note(gathered);
+            self.note_window(gathered);
         }
     }
 
     /// Notes the reads of one window. A few may have been served by memory, late: they count while nothing better is known.
-    fn note(&mut self, alone: Alone) {
+    fn note_window(&mut self, alone: Alone) {
         let mean_ns = alone.took_us.saturating_mul(1000) / alone.reads.max(1);
         if alone.reads >= ALONE_ENOUGH {
             self.ns = if self.is_mean { self.ns.min(mean_ns) } else { mean_ns };
@@ -206,11 +206,12 @@ impl SmallReads {
     /// them.
     pub(crate) fn device_ns_of_one_more(&self) -> Option<u64> {
         let mean_ns = self.device_ns()?;
-        let Some(best_ns) = self.unqueued_ns().filter(|_| self.unqueued.is_mean || self.sampled.is_mean) else {
+        let best = self.best_unqueued();
+        if !best.is_mean {
             return Some(mean_ns);
-        };
+        }
         // A window of reads that memory served late is no measure of a device.
-        let best_ns = best_ns.clamp(mean_ns / BEST_PART_OF_MEAN_MIN, mean_ns);
+        let best_ns = best.ns.clamp(mean_ns / BEST_PART_OF_MEAN_MIN, mean_ns);
         // One program that reads all the time keeps a device busy that could serve another one beside it.
         let has_one_reader = self.depth_hundredths < ONE_READER_DEPTH_HUNDREDTHS;
         let busy = if has_one_reader { 0 } else { self.busy_thousandths };
@@ -225,8 +226,8 @@ impl SmallReads {
             self.unqueued.grow();
             self.sampled.grow();
         }
-        self.unqueued.note(alone);
-        self.sampled.gather(sampled);
+        self.unqueued.note_window(alone);
+        self.sampled.note_over_windows(sampled);
         if self.unqueued.ns == 0 && short > 0 {
             self.unqueued.ns = ALONE_US_MIN * 1000;
         }
@@ -234,7 +235,18 @@ impl SmallReads {
 
     /// Time in nanoseconds of one that waited for no other; `None` while there was none.
     pub fn unqueued_ns(&self) -> Option<u64> {
-        [self.sampled.ns, self.unqueued.ns].into_iter().filter(|ns| *ns > 0).min()
+        let ns = self.best_unqueued().ns;
+        (ns > 0).then_some(ns)
+    }
+
+    /// The lesser of both times, of which only means count where there is one.
+    fn best_unqueued(&self) -> Unqueued {
+        let (by_time, sampled) = (self.unqueued, self.sampled);
+        match (by_time.is_mean, sampled.is_mean) {
+            (true, true) if by_time.ns < sampled.ns => by_time,
+            (_, true) => sampled,
+            (_, false) => by_time,
+        }
     }
 
     /// Reads since mounting that a device surely served while it served no other.
@@ -305,6 +317,17 @@ mod tests {
         assert_eq!(lane.reads.load().unqueued_ns, Some(850_000), "these are surely of the device");
         lane.window(8000, 0, 1_000_000, 36_000_000, Window::Undisturbed);
         assert!(lane.reads.load().is_saturated(), "{:?}", lane.reads.load());
+    }
+
+    #[test]
+    fn a_guess_from_reads_that_memory_may_have_served_gives_way_to_samples() {
+        let mut lane = Lane::default();
+        lane.reads.note_unsampled(0, 0, 1);
+        assert_eq!(lane.reads.unqueued_ns(), Some(30_000), "it may be as fast");
+        lane.reads.note_alone(Alone::default(), 0, Alone { reads: 8, took_us: 8 * 400 });
+        (0..10).for_each(|_| lane.window(100, 0, 60_000, 60_000, Window::Undisturbed));
+        assert_eq!(lane.reads.unqueued_ns(), Some(400_000));
+        assert_eq!(lane.reads.device_ns_of_one_more(), Some(400_000));
     }
 
     #[test]
