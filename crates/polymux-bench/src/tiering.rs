@@ -24,6 +24,7 @@ use clap::{Args, ValueEnum};
 
 use self::sides::SideKind;
 use crate::report::{Form, Report};
+use crate::suite::sides::polymux::word;
 use crate::{suite, throttled};
 
 /// Measurements to run.
@@ -112,10 +113,7 @@ pub fn run(arguments: &TieringArguments) -> Result<()> {
     for (side, only) in [(SideKind::LogOnSsd, Measure::Pgbench), (SideKind::ByHand, Measure::HotSet)] {
         let is_for_another =
             arguments.sides.contains(&side) && arguments.measure.iter().any(|measure| *measure != only);
-        let (side, only) = (side.to_possible_value(), only.to_possible_value());
-        let names = side.zip(only).map(|(side, only)| (side.get_name().to_owned(), only.get_name().to_owned()));
-        let (side, only) = names.unwrap_or_default();
-        ensure!(!is_for_another, "the side `{side}` is for the measurement `{only}` alone");
+        ensure!(!is_for_another, "the side `{}` is for the measurement `{}` alone", word(side), word(only));
     }
     let mut report = Report::new("tiering", if arguments.json { Form::Json } else { Form::Tables });
     for measure in &arguments.measure {

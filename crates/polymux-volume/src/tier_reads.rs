@@ -321,17 +321,18 @@ impl TierReads {
     /// The small reads of a tier, for people.
     pub fn small_reads(&self, tier: TierId) -> SmallReadsReport {
         let state = self.state.lock();
-        let load = state.small_reads.get(&tier).map(SmallReads::load).unwrap_or_default();
-        let microseconds = |nanoseconds: Option<u64>| nanoseconds.map(|nanoseconds| nanoseconds / 1000);
+        let reads = state.small_reads.get(&tier).copied().unwrap_or_default();
+        let load = reads.load();
+        let in_microseconds = |nanoseconds: Option<u64>| nanoseconds.map(|nanoseconds| nanoseconds / 1000);
         SmallReadsReport {
             per_second: load.reads_per_kilosecond / 1000,
-            latency_us: microseconds(load.latency_ns),
-            alone_us: microseconds(load.unqueued_ns),
-            device_us: microseconds(load.device_ns),
+            latency_us: in_microseconds(load.latency_ns),
+            alone_us: in_microseconds(load.unqueued_ns),
+            device_us: in_microseconds(load.device_ns),
             most_per_second: load.most_per_kilosecond.map(|most| most / 1000),
             depth_hundredths: load.depth_hundredths,
             busy_percent: load.busy_percent,
-            sampled: state.small_reads.get(&tier).map_or(0, SmallReads::sampled),
+            sampled: reads.sampled(),
             is_limit: state.limits.is_limit(tier, None),
         }
     }

@@ -186,27 +186,16 @@ fn lane_report(lane: &polymux_fs::LaneReport) -> LaneReport {
 }
 
 fn small_reads_report(reads: &polymux_fs::SmallReadsReport) -> SmallReadsReport {
-    let polymux_fs::SmallReadsReport {
-        per_second,
-        latency_us,
-        alone_us,
-        device_us,
-        most_per_second,
-        depth_hundredths,
-        busy_percent,
-        sampled,
-        is_limit,
-    } = *reads;
     SmallReadsReport {
-        per_second,
-        latency_us,
-        alone_us,
-        device_us,
-        most_per_second,
-        depth_hundredths,
-        busy_percent,
-        sampled,
-        is_limit,
+        per_second: reads.per_second,
+        latency_us: reads.latency_us,
+        alone_us: reads.alone_us,
+        device_us: reads.device_us,
+        most_per_second: reads.most_per_second,
+        depth_hundredths: reads.depth_hundredths,
+        busy_percent: reads.busy_percent,
+        sampled: reads.sampled,
+        is_limit: reads.is_limit,
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use mounted::native::text;
 use mounted::volume::Ground;
-use mounted::{Finished, Plan, TestVolume, is_root, skip, skip_where_io_is_named, skip_where_policy_is_named};
+use mounted::{
+    Finished, Plan, TestVolume, drop_caches, is_root, skip, skip_where_io_is_named, skip_where_policy_is_named,
+};
 use serde_json::Value;
 
 fn start(fast_capacity: Option<&'static str>) -> Option<TestVolume> {
@@ -249,8 +251,8 @@ fn single_reads_that_memory_refuses_tell_what_a_read_takes_the_device() {
     }
     let plan = Plan { ground: Ground::Directories, fast_capacity: None };
     let Some(volume) = TestVolume::start_with_options(&plan, "passthrough = \"off\"") else { return };
-    let can_refuse = listed(&volume)[0]["capabilities"]["nowait_read"] == "true";
-    if !can_refuse || listed(&volume)[0]["guarantee"] == "volatile" {
+    let tier = &listed(&volume)[0];
+    if tier["capabilities"]["nowait_read"] != "true" || tier["guarantee"] == "volatile" {
         return skip("temporary files are in memory, or their file system cannot refuse to wait");
     }
     let path = volume.path().join("file");
@@ -262,14 +264,13 @@ fn single_reads_that_memory_refuses_tell_what_a_read_takes_the_device() {
     drop(file);
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+        drop_caches();
         let file = File::open(&path).unwrap();
         // From the end to the beginning: nothing is read ahead.
         for place in (0..PLACES).rev() {
             file.read_exact_at(&mut [0; 4096], place * APART).unwrap();
         }
-        let tiers = listed(&volume);
-        let found = &tiers[0]["small_reads"];
+        let found = &listed(&volume)[0]["small_reads"];
         let (sampled, alone_us) = (found["sampled"].as_u64(), found["alone_us"].as_u64());
         if sampled >= Some(8) && alone_us.is_some() {
             return;

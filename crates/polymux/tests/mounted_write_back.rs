@@ -14,7 +14,7 @@ use mounted::environment::have_loop_devices;
 use mounted::native::{available, text};
 use mounted::users::as_user;
 use mounted::volume::Ground;
-use mounted::{Plan, Random, TestVolume, is_root, skip, skip_where_io_is_named};
+use mounted::{Plan, Random, TestVolume, drop_caches, is_root, skip, skip_where_io_is_named};
 
 const MIB: u64 = 1 << 20;
 /// Not root.
@@ -47,13 +47,6 @@ fn mount_again(volume: &mut TestVolume) {
 fn times(path: &Path) -> [(i64, i64); 2] {
     let found = path.metadata().expect("it is there");
     [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())]
-}
-
-/// The kernel asks anew for everything that it can ask for.
-fn drop_caches() {
-    if is_root() {
-        fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
-    }
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! * The files are opened anew, and the page cache is dropped, every eight seconds: hot data is read from a device again and again.
 //! * Both hot sixths were written after the SSD was full, so that they lie on the disk at first, natively on neither side.
 //! * A rate is reads over the wall clock of one round.
-//! * `by-hand` has the hot files on the SSD from the first read on, and of the others as many as there is space for below the high mark. Where a twentieth of the
-//!   reads goes to files that the SSD has no space for, the disk bounds the rate of all of them, wherever the hot ones are.
+//! * `by-hand` has the hot files on the SSD from the first read on, and of the others as many as there is space for below the high mark. Where a
+//!   twentieth of the reads goes to files that the SSD has no space for, the disk bounds the rate of all of them, wherever the hot ones are.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

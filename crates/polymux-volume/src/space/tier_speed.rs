@@ -61,7 +61,7 @@ impl TierSpeed {
 
 impl TierHandle {
     /// As [`TierHandle::run`] for a transfer that a caller waits for; `bytes_of` says how much it was. Movers see it and
-    /// yield.
+    /// yield. Reads go through [`TierHandle::timed_read`], which tells the speed of the device as well.
     pub fn transfer<T>(
         &self,
         direction: Direction,
@@ -279,17 +279,9 @@ mod tests {
             assert_eq!(read.is_ok(), outcome.is_ok());
         }
 
-        /// Reads that are refused in this way first, and then served.
+        /// A read that is refused in this way first, and then served.
         fn read_twice(&self, piece: Piece, refusal: &TierError) {
-            for _ in 0..READS {
-                self.attempt(piece, Wait::Never, Err(refusal.clone()));
-                self.attempt(piece, Wait::Allowed, Ok(piece.length));
-            }
-        }
-
-        /// As [`Self::read_twice`], once.
-        fn read_refused(&self, piece: Piece) {
-            self.attempt(piece, Wait::Never, Err(TierError::WouldBlock));
+            self.attempt(piece, Wait::Never, Err(refusal.clone()));
             self.attempt(piece, Wait::Allowed, Ok(piece.length));
         }
 
@@ -302,7 +294,7 @@ mod tests {
     #[test]
     fn a_read_that_was_refused_first_tells_the_time_of_the_device_however_short_it_is() {
         let stand = Stand::new();
-        stand.read_twice(stand.piece, &TierError::WouldBlock);
+        (0..READS).for_each(|_| stand.read_twice(stand.piece, &TierError::WouldBlock));
         let (count, took_us) = stand.sampled();
         assert!((READS / 5..=READS / 3).contains(&count), "one in four: {count}");
         assert_eq!(took_us, count * 20, "from the first attempt on");
@@ -312,9 +304,9 @@ mod tests {
     #[test]
     fn reads_that_no_device_may_have_served_are_no_samples() {
         let stand = Stand::new();
-        stand.read_twice(stand.piece, &TierError::MayBlock);
+        (0..READS).for_each(|_| stand.read_twice(stand.piece, &TierError::MayBlock));
         assert_eq!(stand.sampled().0, 0, "the object was not open");
-        stand.read_twice(Piece { offset: 4096, ..stand.piece }, &TierError::WouldBlock);
+        (0..READS).for_each(|_| stand.read_twice(Piece { offset: 4096, ..stand.piece }, &TierError::WouldBlock));
         assert_eq!(stand.sampled().0, 0, "a hole");
         (0..READS).for_each(|_| stand.attempt(stand.piece, Wait::Never, Ok(4096)));
         (0..READS).for_each(|_| stand.attempt(stand.piece, Wait::Allowed, Ok(4096)));
@@ -328,13 +320,13 @@ mod tests {
             Direction::Write,
             |count| *count,
             |_| {
-                (0..READS).for_each(|_| stand.read_refused(stand.piece));
+                (0..READS).for_each(|_| stand.read_twice(stand.piece, &TierError::WouldBlock));
                 Ok(4096)
             },
         );
         assert_eq!(written.expect("it is written"), 4096);
         assert_eq!(stand.sampled().0, 0);
-        (0..READS).for_each(|_| stand.read_refused(stand.piece));
+        (0..READS).for_each(|_| stand.read_twice(stand.piece, &TierError::WouldBlock));
         assert!(stand.sampled().0 > 0, "once it ended they count");
     }
 
@@ -350,7 +342,7 @@ mod tests {
             stand.clock.advance(Duration::from_millis(2));
             stand.attempt(stand.piece, Wait::Allowed, Ok(4096));
             let under_way = stand.handle.speed.read_lane.began(0, stand.clock.elapsed());
-            stand.read_refused(other);
+            stand.read_twice(other, &TierError::WouldBlock);
             let _ = stand.handle.speed.read_lane.ended(under_way, 0, stand.clock.elapsed());
         }
         assert_eq!(stand.sampled().0, 0);

@@ -26,8 +26,8 @@ const KEPT_READS_PERCENT: u64 = 95;
 /// Percentage of the observed maximum of a device that is kept for each window in which it never rests and serves less.
 const KEPT_OF_MOST_PERCENT: u64 = 95;
 
-/// Part by which the time of a read that waits for no other grows with each window in which some read did, so that a device that became slow is known for it: by half
-/// in an hour.
+/// Part by which the time of a read that waits for no other grows with each window in which some read did, so that a device that became slow is known
+/// for it: by half in an hour.
 const UNQUEUED_GROWS_DIVISOR: u64 = 8000;
 
 /// Reads of a window that waited for no other from which on their mean counts; a few may have been served by memory, late. Until there were as

@@ -16,6 +16,13 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Where the user may, empties the caches of the kernel: it asks anew for everything that it can ask for.
+pub fn drop_caches() {
+    if is_root() {
+        std::fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+    }
+}
+
 /// Whether the long forms of the tests were asked for.
 pub fn is_heavy() -> bool {
     std::env::var_os("POLYMUX_HEAVY").is_some_and(|value| value == "1")

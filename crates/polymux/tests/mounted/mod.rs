@@ -23,7 +23,8 @@ pub mod volume;
 
 pub use command::{Finished, run, run_within, succeed};
 pub use environment::{
-    have_program, is_heavy, is_root, one_at_a_time, skip, skip_where_io_is_named, skip_where_policy_is_named,
+    drop_caches, have_program, is_heavy, is_root, one_at_a_time, skip, skip_where_io_is_named,
+    skip_where_policy_is_named,
 };
 pub use native::{FileSystemKind, NativeMount};
 pub use random::Random;

@@ -73,7 +73,8 @@ pub struct Route {
     pub extended_attributes: ExtendedAttributes,
 }
 
-fn word<T: ValueEnum>(value: T) -> String {
+/// A choice as the command line spells it.
+pub(crate) fn word<T: ValueEnum>(value: T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
