@@ -208,7 +208,7 @@ struct Listed {
 fn list(file_system: &FileSystem, directory: Ino) -> Result<Listed> {
     let caller = Caller::root();
     let start = Instant::now();
-    file_system.open_directory(&caller, directory)?;
+    file_system.check_listing(&caller, directory)?;
     let (mut entries, mut after, mut first_s) = (0, 0, None);
     loop {
         let some = file_system.read_directory(&caller, directory, after, ENTRIES_AT_ONCE)?;

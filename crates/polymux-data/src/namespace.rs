@@ -15,6 +15,7 @@ mod lookup;
 mod rename;
 
 pub use create::{COOKIE_FIRST, NewInode};
+pub use rename::MovedDirectories;
 
 use std::sync::Arc;
 

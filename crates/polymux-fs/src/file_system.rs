@@ -12,9 +12,10 @@ pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 
 use std::sync::Arc;
 
+use polymux_data::namespace::MovedDirectories;
 use polymux_records::attributes::HandleId;
 use polymux_records::attributes::{
-    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, NodeKind, OpenOptions, OpenedDirectory, RenameMode,
+    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, DirectoryNames, NodeKind, OpenOptions, RenameMode,
     SetAttributes, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 use polymux_records::caller::Caller;
@@ -460,11 +461,22 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.logged("rename", self.mounted.rename(caller, (parent, name), (new_parent, new_name), mode))
+        self.rename_reporting_moves(caller, (parent, name), (new_parent, new_name), mode).map(drop)
+    }
+
+    /// As [`FileSystem::rename`]; returns the directories that have another parent now, in whose listings `..` is another one.
+    pub fn rename_reporting_moves(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<MovedDirectories> {
+        self.logged("rename", self.mounted.rename(caller, from, to, mode))
     }
 
     /// Entries of a directory after a cookie (0: from the start), at most `limit`; `.` and `..` are not among them, and
-    /// cookies below 16 are never given. Stateless: the caller checked permission with [`FileSystem::open_directory`].
+    /// cookies below 16 are never given. Permission is not checked: that is the kernel's part of a mount, and [`FileSystem::check_listing`] without one.
     pub fn read_directory(
         &self,
         caller: &Caller,
@@ -476,24 +488,19 @@ impl FileSystem {
         self.logged("readdir", self.mounted.read_directory(directory, after, limit))
     }
 
-    /// A change of the names in a directory failed, and may have been made all the same: copies of its names are outdated.
-    pub fn outdate_listings(&self, directory: Ino) -> Result<()> {
-        self.logged("readdir", self.mounted.outdate_listings(directory))
+    /// A change of the names in a directory failed, and may have been made all the same: they count as others from now on.
+    pub fn end_edition(&self, directory: Ino) -> Result<()> {
+        self.logged("readdir", self.mounted.end_edition(directory))
     }
 
-    /// Checks that a directory may be listed. That copies of its names are outdated is reported once.
-    pub fn open_directory(&self, caller: &Caller, directory: Ino) -> Result<OpenedDirectory> {
-        self.logged("opendir", self.mounted.open_directory(caller, directory))
+    /// Checks that a directory may be listed.
+    pub fn check_listing(&self, caller: &Caller, directory: Ino) -> Result<()> {
+        self.logged("readdir", self.mounted.check_listing(caller, directory))
     }
 
-    /// The position behind every name that is in a directory now, as in [`OpenedDirectory`].
-    pub fn directory_end(&self, directory: Ino) -> Result<u64> {
-        self.logged("readdir", self.mounted.directory_end(directory))
-    }
-
-    /// A directory is listed from its beginning on, with the attributes of its files.
-    pub fn note_listed(&self, directory: Ino) -> Result<()> {
-        self.logged("readdir", self.mounted.note_listed(directory))
+    /// Which names are in a directory now.
+    pub fn directory_names(&self, directory: Ino) -> Result<DirectoryNames> {
+        self.logged("readdir", self.mounted.directory_names(directory))
     }
 
     /// Makes the names in a directory durable.

@@ -55,8 +55,8 @@ pub use check::{
 pub use file_system::{BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules};
 pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_records::attributes::{
-    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, FileKind, HandleId, NodeKind, OpenOptions,
-    OpenedDirectory, RenameMode, SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
+    AllocateKind, AttributeFlags, Attributes, DirectoryEntry, DirectoryNames, FileKind, HandleId, NodeKind,
+    OpenOptions, RenameMode, SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
 pub use polymux_records::caller::{Caller, Permissions, Wait};
 pub use polymux_records::error::{Error, ErrorKind, Result};

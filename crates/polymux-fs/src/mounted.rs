@@ -10,6 +10,7 @@ use polymux_data::placement::Placement;
 use polymux_mover::Mover;
 use polymux_records::error::Result;
 use polymux_types::sync::Mutex;
+use polymux_volume::inode::Editions;
 use polymux_volume::stamps::Stamps;
 use polymux_volume::volume::Volume;
 
@@ -21,6 +22,8 @@ pub(crate) struct Mounted {
     pub(crate) data: Arc<DataPath>,
     pub(crate) namespace: Namespace,
     pub(crate) mover: Mover,
+    /// Editions of the names in directories.
+    pub(crate) editions: Editions,
     /// Seed of random choices.
     pub(crate) seed: u64,
     /// Numbers of objects that may have been made before this mount, and that are not known to be accounted for.
@@ -49,6 +52,7 @@ impl Mounted {
             data,
             namespace,
             mover,
+            editions: Editions::default(),
             seed,
             made_before_mount,
             flush_due_ms: AtomicU64::new(0),

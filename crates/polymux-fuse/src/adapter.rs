@@ -39,7 +39,7 @@ pub(crate) struct Adapter {
     pub(crate) runs_as_root: bool,
     /// Files that are being executed.
     pub(crate) programs: Arc<Programs>,
-    /// Directories that are open for listing.
+    /// Listings of directories.
     pub(crate) listings: Arc<Listings>,
     /// Files that are open, on record for a later daemon.
     pub(crate) open_files: Arc<OpenFiles>,

@@ -17,30 +17,9 @@ const OPENED_TO_EXECUTE: i32 = 0x20;
 /// Permission bits of a mode, set-id and sticky bits included.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
-/// Directory offsets: 0 is the start, 1 comes after `.`, 2 after `..`, and an entry's cookie follows shifted by this.
-const COOKIE_SHIFT: u64 = 2;
-
-/// Offset after the entry `.`.
-pub(crate) const OFFSET_AFTER_DOT: u64 = 1;
-/// Offset after the entry `..`.
-pub(crate) const OFFSET_AFTER_DOT_DOT: u64 = 2;
-
 /// The generation of an inode. Constant, because inode numbers are never reused; the kernel insists on 0 for the root.
 pub(crate) fn generation_of(ino: u64) -> u64 {
     u64::from(ino != Ino::ROOT.get())
-}
-
-/// Where a listing goes on after the entry with this cookie. Offsets are signed in `lseek(2)`, so a cookie that does
-/// not fit is a broken promise of the file system.
-pub(crate) fn offset_after(cookie: u64) -> Result<u64, Errno> {
-    let offset = cookie.checked_add(COOKIE_SHIFT).ok_or(Errno::EOVERFLOW)?;
-    i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
-    Ok(offset)
-}
-
-/// The cookie after which a listing goes on at this offset; 0 is the start.
-pub(crate) fn cookie_before(offset: u64) -> u64 {
-    offset.saturating_sub(COOKIE_SHIFT)
 }
 
 /// The kernel's encoding of a device number (`new_encode_dev`) for a device number of the C library.
@@ -184,8 +163,11 @@ pub(crate) fn seek_target(whence: i32) -> Result<SeekTarget, Errno> {
 }
 
 /// How long the kernel may keep names (also those that do not exist) and attributes: every change passes through this
-/// mount, so only memory pressure needs to end it.
-pub(crate) const KEEP: Duration = Duration::from_secs(3600);
+/// mount, so only memory pressure needs to end it. Long, because once it has passed the kernel asks for each file by itself, although it keeps the
+/// listing of their directory.
+pub(crate) const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long it may keep attributes that give rights, which the daemon may take away without a message of the kernel (docs/design/0024).
+pub(crate) const KEEP_RIGHTS: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
@@ -198,18 +180,6 @@ mod tests {
             assert_eq!(decode_device(encode_device(device)), device, "{major}:{minor}");
         }
         assert_eq!(encode_device(libc::makedev(8, 1)), 0x801);
-    }
-
-    #[test]
-    fn directory_positions_are_unique_and_go_back_to_their_cookies() {
-        for cookie in [1, 2, 3, 1 << 40] {
-            let offset = offset_after(cookie).unwrap();
-            assert!(offset > OFFSET_AFTER_DOT_DOT);
-            assert_eq!(cookie_before(offset), cookie);
-        }
-        assert_eq!(cookie_before(OFFSET_AFTER_DOT_DOT), 0);
-        assert_eq!(offset_after(u64::MAX), Err(Errno::EOVERFLOW));
-        assert_eq!(offset_after(i64::MAX as u64), Err(Errno::EOVERFLOW));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use polymux_transport::{Patience, Reply, Service};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, Outcome, ino};
-use crate::convert::{self, KEEP};
+use crate::convert::{self, KEEP, KEEP_RIGHTS};
 use crate::files::Place;
 use crate::names::{ModeAndMask, NewName};
 use crate::options::ExtendedAttributes;
@@ -154,19 +154,18 @@ impl Adapter {
                 || self.seek_file(header, handle, offset, whence),
                 |reply, found| reply.body(&seek_result(found)),
             ),
-            Op::OpenDirectory => reply.result(self.open_listing(header).map(|opened| opened.encode())),
-            Op::ReadDirectory { handle, offset, size } => {
+            // Not implemented: the kernel opens and closes directories by itself from then on, and keeps their listings.
+            Op::OpenDirectory => reply.error(Errno::ENOSYS),
+            Op::ReadDirectory { offset, size, .. } => {
                 let mut listing = Listing::new(size);
-                let listed = self.list_names(header, (handle, offset), &mut listing);
+                let listed = self.list_names(header, offset, &mut listing);
                 reply.result(listed.map(|()| listing.bytes()));
             }
-            Op::ReadDirectoryPlus { handle, offset, size } => {
-                self.read_directory_plus(header, (handle, offset), size, reply);
+            Op::ReadDirectoryPlus { offset, size, .. } => {
+                self.read_directory_plus(header, offset, size, reply);
             }
-            Op::ReleaseDirectory { handle } => {
-                self.listings.close(handle);
-                reply.ok();
-            }
+            // Of a directory that was opened with an earlier daemon, which answered that.
+            Op::ReleaseDirectory { .. } => reply.ok(),
             Op::SyncDirectory => self.answer(header, reply, || self.sync_listing(header)),
             Op::StatFs => self.statfs(header, reply),
             Op::SyncVolume => self.answer(header, reply, || self.sync_volume(header)),
@@ -210,7 +209,11 @@ impl Adapter {
     fn keep_attr(&self, attr: &Attr) -> Duration {
         let may_change =
             !self.fs.may_keep_attributes() || self.room.is_short() || self.fs.is_changed_directly(Ino(attr.ino));
-        if may_change { Duration::ZERO } else { KEEP }
+        match (may_change, gives_rights(attr)) {
+            (true, _) => Duration::ZERO,
+            (false, true) => KEEP_RIGHTS,
+            (false, false) => KEEP,
+        }
     }
 
     /// How long the kernel may keep attributes that it installs although it may have learned since that they are outdated (`unversioned`).
@@ -306,8 +309,8 @@ impl Adapter {
     }
 
     /// As [`Self::answer_with_undo`], for a change of names in these directories. The kernel knows of one that is answered with success. One that fails
-    /// may have been made all the same, and the kernel takes it for one that was not, as one that another thread answered: its copies of the names
-    /// are dropped when the directories are opened.
+    /// may have been made all the same, and the kernel takes it for one that was not, as one that another thread answered. It finds its copies of the
+    /// names outdated by the modification time, for which it asks when the directories are opened.
     fn answer_change_with_undo<T>(
         &self,
         header: &Header,
@@ -335,7 +338,7 @@ impl Adapter {
     fn outdate(&self, directories: &[Ino]) {
         for directory in directories {
             // One that is gone has no listing.
-            let _gone = self.fs.outdate_listings(*directory);
+            let _gone = self.fs.end_edition(*directory);
             self.device.expire_attributes(directory.get());
         }
     }
@@ -433,11 +436,11 @@ impl Adapter {
         self.answer_with(&of_target, reply, || self.copy_range(header, source, target, length), answer);
     }
 
-    fn read_directory_plus(&self, header: &Header, place: (u64, u64), size: u32, reply: Reply) {
+    fn read_directory_plus(&self, header: &Header, offset: u64, size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
         let list = || {
             let entry = |attr| self.entry_reply(attr);
-            let pinned = self.list_entries(header, place, &mut listing, entry)?;
+            let pinned = self.list_entries(header, offset, &mut listing, entry)?;
             Ok((listing, pinned))
         };
         let answer = |reply: Reply, (listing, _): (Listing, Vec<Ino>)| reply.body(listing.bytes());

@@ -14,7 +14,8 @@
 //! * A thread that hangs in a tier which does not answer is made up for by another one, and its request is answered with an
 //!   error after a while (docs/design/0014), so that the mount always answers.
 //! * No thread that serves requests waits for the kernel: the one notification that they send (attributes are outdated) neither touches
-//!   pages nor takes the lock of an inode. `pending` has a thread of its own for the other one. No request handler holds a lock of this
+//!   pages nor takes the lock of an inode. `pending` has a thread of its own for that which has pages written back. The rename of a directory to another
+//!   parent has the kernel forget its listing; it may wait for a program that is given names from there, and is served by a thread that may wait. No request handler holds a lock of this
 //!   crate but those of `programs`, `listings` and the queue of `pending`, and none of them over a call of the file system.
 //! * A connection may outlive its daemon: then the kernel's inodes and open files are on record (`open_files`), the next daemon takes it over
 //!   (`takeover`), and carries out nothing twice (`resent`).

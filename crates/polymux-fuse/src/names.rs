@@ -147,7 +147,14 @@ impl Adapter {
                     self.exchange(fs, header, name)?
                 }
             };
-            standing.carry_out(|| fs.rename(&caller(header), ino(header), name, new_parent, new_name, mode))
+            let (from, to) = ((ino(header), name), (new_parent, new_name));
+            standing.carry_out(|| {
+                for moved in fs.rename_reporting_moves(&caller(header), from, to, mode)? {
+                    // `..` of a directory that was moved is another one, and nothing else shows that its listing is outdated.
+                    self.device.forget_listing(moved.get());
+                }
+                Ok(())
+            })
         })
     }
 }

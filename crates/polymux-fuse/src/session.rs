@@ -99,7 +99,6 @@ pub fn mount(
         None => None,
         Some(supervision) => {
             supervision.keeper.keep(device.as_fd()).inspect_err(|_| take_down(&mountpoint))?;
-            adapter.listings = Arc::new(supervision.listings());
             let keeper = Arc::clone(&supervision.keeper);
             adapter.open_files = Arc::new(OpenFiles::within(supervision.open_files));
             Some(Keeping::new(keeper, Vec::new()))

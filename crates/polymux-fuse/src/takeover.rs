@@ -22,7 +22,6 @@ use polymux_types::{Errno, Ino};
 
 use crate::adapter::Adapter;
 use crate::convert;
-use crate::listings::Listings;
 use crate::open_files::OpenFiles;
 use crate::options::FuseOptions;
 use crate::session::Session;
@@ -43,11 +42,6 @@ pub struct Supervision {
 }
 
 impl Supervision {
-    /// Directories that are open for listing, with handles that no earlier daemon gave out.
-    pub(crate) fn listings(&self) -> Listings {
-        Listings::beginning_after(self.first_handle().0)
-    }
-
     fn first_handle(&self) -> HandleId {
         HandleId(self.generation * HANDLES_OF_DAEMON + 1)
     }
@@ -80,12 +74,11 @@ pub fn take_over(
     let keeping = Keeping::new(Arc::clone(&supervision.keeper), devices.collect());
     fs.set_kernel_collects_writes();
     fs.begin_handles_at(supervision.first_handle());
-    let listings = supervision.listings();
     let open_files = OpenFiles::within(supervision.open_files);
     let orphans = fs.pin_orphans().map_err(|error| io::Error::other(error.to_string()))?;
     let adapter = Adapter::new(fs, options.extended_attributes, Arc::new(Device::from(first)), &agreement);
     restore(&adapter, &open_files)?;
-    let adapter = Adapter { listings: Arc::new(listings), open_files: Arc::new(open_files), ..adapter };
+    let adapter = Adapter { open_files: Arc::new(open_files), ..adapter };
     Ok(Session::of_taken_over(agreement, adapter, keeping, mountpoint.to_owned(), options, orphans))
 }
 

@@ -6,7 +6,6 @@
 //!   and capabilities.
 //! * Capabilities count only in the user namespace of the daemon: in one of their own all users have all of them.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use polymux_transport::wire::Header;
@@ -47,31 +46,6 @@ pub(crate) fn credentials_of(header: &Header) -> Option<Credentials> {
         _ => None,
     };
     Some(found)
-}
-
-/// Flag of a thread of the kernel, in the ninth field of `/proc/PID/stat` (`PF_KTHREAD` in include/linux/sched.h).
-const OF_KERNEL: u64 = 0x0020_0000;
-
-/// Threads of programs whose requests were looked at last, by the end of their number.
-static OF_PROGRAMS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
-
-/// Whether a request comes from a thread of the kernel, as those of the NFS server do; or from one that cannot be seen.
-pub(crate) fn is_of_kernel_thread(header: &Header) -> bool {
-    let last = &OF_PROGRAMS[usize::try_from(header.pid).expect("32 bits") % OF_PROGRAMS.len()];
-    if header.pid != 0 && last.load(Ordering::Relaxed) == header.pid {
-        return false;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", header.pid));
-    let is_of_program = stat.ok().as_deref().and_then(flags_of).is_some_and(|flags| flags & OF_KERNEL == 0);
-    if is_of_program {
-        last.store(header.pid, Ordering::Relaxed);
-    }
-    !is_of_program
-}
-
-/// The flags of a thread. Its name stands in parentheses before them, and may have any characters.
-fn flags_of(stat: &str) -> Option<u64> {
-    stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse().ok()
 }
 
 fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -153,20 +127,6 @@ mod tests {
 
     fn header(uid: u32, gid: u32) -> Header {
         Header { length: 128, opcode: 4, unique: 2, node: 7, uid, gid, pid: std::process::id() }
-    }
-
-    #[test]
-    fn threads_of_the_kernel_are_told_from_those_of_programs() {
-        let of_program = "21 (a) b) (c) S 1 21 21 0 -1 4194560 1 2";
-        assert_eq!(flags_of(of_program), Some(4_194_560));
-        assert_eq!(flags_of("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0").map(|flags| flags & OF_KERNEL != 0), Some(true));
-        assert_eq!(flags_of("2 (kthreadd"), None);
-        assert!(!is_of_kernel_thread(&header(0, 0)));
-        assert!(is_of_kernel_thread(&Header { pid: 0, ..header(0, 0) }), "it cannot be seen");
-        // That of a container may be another one.
-        if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
-            assert!(is_of_kernel_thread(&Header { pid: 2, ..header(0, 0) }));
-        }
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Attributes of files as callers see them.
 
-use std::time::Duration;
-
 use polymux_types::{Ino, Timestamp};
 
 /// The file cannot be changed, renamed, linked or deleted; the bit of `FS_IOC_SETFLAGS` (as all below).
@@ -230,17 +228,15 @@ pub struct DirectoryEntry {
     pub name: Vec<u8>,
 }
 
-/// A directory that is opened for listing.
+/// The names in a directory as a listing finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenedDirectory {
+pub struct DirectoryNames {
+    /// A number that stands for exactly these names: with another one, names were changed, or the directory got another parent. No number comes again
+    /// during a mount.
+    pub edition: u64,
     /// The position behind every name that is there: cookies of names made later are not smaller. A name that is renamed within its directory,
     /// or replaced, keeps its position.
     pub end: u64,
-    /// A copy of its names may be outdated although they were not changed with success since it was last opened: it got another parent, or
-    /// a change of its names failed half way.
-    pub is_outdated: bool,
-    /// The time since it was last listed with attributes; `None` where that is not known.
-    pub since_listed: Option<Duration>,
 }
 
 /// Operations allowed on an open file.

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Setter, opcode};
 
 use crate::keeping::Keeper;
-use crate::wire::{answer_header, expiry, resend, write_back};
+use crate::wire::{answer_header, expiry, outdated_pages, resend};
 
 const PATH: &str = "/dev/fuse";
 
@@ -163,7 +163,13 @@ impl Device {
     /// were written. Never called by a thread that serves requests, nor with a lock of anything that a write needs: the kernel sends
     /// the writes meanwhile.
     pub fn write_back(&self, node: u64) {
-        self.notify(node, &write_back(node));
+        self.notify(node, &outdated_pages(node));
+    }
+
+    /// Makes the kernel forget the names that it keeps of a directory. It waits while it gives such names to a program: called where the kernel keeps
+    /// programs from listing the directory, or by a thread for which others do not wait.
+    pub fn forget_listing(&self, node: u64) {
+        self.notify(node, &outdated_pages(node));
     }
 
     fn notify(&self, node: u64, notification: &[u8]) {

@@ -27,5 +27,5 @@ pub use self::reply::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Space, 
 pub use self::reply::{commanded, copied, created, seek_result, written, xattr_size};
 pub use self::request::{HEADER_LENGTH, Header, Request, RequestForm};
 
-pub(crate) use self::reply::{answer_header, expiry, resend, write_back};
+pub(crate) use self::reply::{answer_header, expiry, outdated_pages, resend};
 pub(crate) use self::ring::{RING_HEADERS_LENGTH, RingHeaders, one_ring, ring_command};

@@ -16,7 +16,6 @@ mod attributes;
 mod compact;
 mod direct;
 mod direct_users;
-mod directory_listings;
 mod durability;
 mod expected_use;
 mod file;
@@ -30,6 +29,7 @@ mod late_stamps;
 mod lengths;
 mod logged_messages;
 mod moving;
+mod names_edition;
 mod number_hash;
 mod pin_counts;
 mod protection;
@@ -49,7 +49,6 @@ pub use allocation::{Answer, Quality};
 pub use attributes::Common;
 pub use direct::{DirectState, PagesSeen, PassedThrough};
 pub use direct_users::{DirectUsers, UsersNow};
-pub use directory_listings::DirectoryListings;
 pub use durability::Durability;
 pub use file::{FileState, Layout, reference_of};
 pub use file_usage::FileUsage;
@@ -63,6 +62,7 @@ pub(crate) use late_stamps::StampWalks;
 pub(crate) use late_stamps::WalkBelow;
 pub use logged_messages::LoggedMessages;
 pub use moving::MoveTicket;
+pub use names_edition::{Editions, NamesEdition};
 pub use protection::{
     check_allocation, check_change, check_not_immutable, check_not_protected, check_open, check_removable,
     is_append_only,
@@ -92,8 +92,8 @@ pub struct DirectoryState {
     pub cookies_end: u64,
     /// Names in it; `None` where they were not counted since a crash.
     pub entries: Option<u64>,
-    /// Facts that listings depend on.
-    pub listings: DirectoryListings,
+    /// Which names these are.
+    pub edition: NamesEdition,
 }
 
 /// State that depends on the type of the file.

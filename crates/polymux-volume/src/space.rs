@@ -5,6 +5,7 @@
 //! * Bytes are freed in one way only: a pending free becomes durable, the tier is touched and synced, the record is removed
 //!   (DESIGN section 6). Recovery carries out those that are left.
 
+mod asker;
 mod disowned;
 mod failure;
 mod free_space;

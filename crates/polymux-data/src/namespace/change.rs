@@ -31,6 +31,7 @@ impl Namespace {
         state: &mut DirectoryState,
         links: LinkChange,
     ) {
+        state.edition.end();
         let is_open = directory.is_record_open.load(Ordering::Acquire);
         if !is_open && self.volume.metadata.durable() >= directory.last_sequence() {
             transaction.put_directory(directory, state);

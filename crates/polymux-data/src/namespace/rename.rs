@@ -48,6 +48,16 @@ struct Replacement<'a> {
     whiteout: Option<&'a Prepared>,
 }
 
+/// Directories that got another parent.
+pub type MovedDirectories = SmallVec<[Ino; 2]>;
+
+/// The result of a rename under the locks.
+enum Renamed {
+    Done(MovedDirectories),
+    /// Nothing was done yet: the data of this file is to be made durable first.
+    SyncFirst(Arc<Inode>),
+}
+
 /// The locked states of the two directories; the second is `None` where they are one.
 struct Locked<'a> {
     source: RwLockWriteGuard<'a, DirectoryState>,
@@ -65,7 +75,13 @@ impl Locked<'_> {
 
 impl Namespace {
     /// Renames a name, or exchanges two.
-    pub fn rename_name(&self, caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+    pub fn rename_name(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<MovedDirectories> {
         self.volume.check_writable()?;
         check_rename_name(from.1, Errno::EBUSY)?;
         check_rename_name(to.1, if mode.refuses_to_replace() { Errno::EEXIST } else { Errno::EBUSY })?;
@@ -77,14 +93,19 @@ impl Namespace {
         let target = Side { directory: &target_directory, name: to.1 };
         // Whether a file is replaced is known only under the locks, and no lock is held while its successor is synced.
         let mut synced = None;
-        while let Some(successor) = self.rename_locked(caller, &source, &target, mode, synced)? {
-            if let Some(file) = successor.file() {
-                self.data.sync_file(&successor, file)?;
+        let moved = loop {
+            match self.rename_locked(caller, &source, &target, mode, synced)? {
+                Renamed::Done(moved) => break moved,
+                Renamed::SyncFirst(successor) => {
+                    if let Some(file) = successor.file() {
+                        self.data.sync_file(&successor, file)?;
+                    }
+                    synced = Some(successor.ino);
+                }
             }
-            synced = Some(successor.ino);
-        }
+        };
         Counters::count(&self.volume.counters.renames);
-        Ok(())
+        Ok(moved)
     }
 
     /// Whether the data of a file must be durable before it replaces another one (DESIGN section 6).
@@ -95,7 +116,7 @@ impl Namespace {
             && inode.file().is_some_and(|file| !file.is_inline())
     }
 
-    /// Does it under the locks; or does nothing and returns the file that must be synced first, unless it was `synced`.
+    /// Does it under the locks; or does nothing where a file must be synced first, unless it was `synced`.
     fn rename_locked(
         &self,
         caller: &Caller,
@@ -103,7 +124,7 @@ impl Namespace {
         target: &Side<'_>,
         mode: RenameMode,
         synced: Option<Ino>,
-    ) -> Result<Option<Arc<Inode>>> {
+    ) -> Result<Renamed> {
         let crosses = source.directory.ino != target.directory.ino;
         let _tree_stands_still = crosses.then(|| self.rename_lock.lock());
         let mut locked = self.lock_directories(source.directory, target.directory)?;
@@ -111,14 +132,18 @@ impl Namespace {
         let replaced = self.find(target)?;
         self.check_rename(caller, source, target, &found, replaced.as_ref(), mode)?;
         if replaced.as_ref().is_some_and(|replaced| replaced.inode.ino == found.inode.ino) {
-            return Ok(None);
+            return Ok(Renamed::Done(MovedDirectories::new()));
         }
+        let moved_of = |inodes: &[&Inode]| -> MovedDirectories {
+            inodes.iter().filter(|inode| crosses && inode.is_directory()).map(|inode| inode.ino).collect()
+        };
         if mode == RenameMode::Exchange {
             let replaced = replaced.ok_or(Errno::ENOENT)?;
-            return self.exchange(source, target, &mut locked, &found, &replaced).map(|()| None);
+            self.exchange(source, target, &mut locked, &found, &replaced)?;
+            return Ok(Renamed::Done(moved_of(&[&found.inode, &replaced.inode])));
         }
         if replaced.is_some() && synced != Some(found.inode.ino) && self.must_sync_to_replace(&found.inode) {
-            return Ok(Some(found.inode));
+            return Ok(Renamed::SyncFirst(found.inode));
         }
         let whiteout = match mode.leaves_whiteout() {
             true => Some(self.prepare(caller, source.directory, &WHITEOUT, 0, 1, self.volume.now())?),
@@ -133,7 +158,7 @@ impl Namespace {
         if let (Err(_), Some(whiteout)) = (&done, &whiteout) {
             self.volume.inodes.remove(whiteout.inode.ino);
         }
-        done.map(|()| None)
+        done.map(|()| Renamed::Done(moved_of(&[&found.inode])))
     }
 
     /// Locks two directories: an ancestor before its descendant, else by number. Across directories the rename lock is held, so no
@@ -379,7 +404,7 @@ fn put_moved(
     match (state, inode.directory()) {
         (Some(state), _) => {
             inode.parent.store(parent.0, Ordering::Release);
-            state.listings.outdate();
+            state.edition.end();
             transaction.put_directory(inode, state);
         }
         // Its own names are not concerned, and its parent is locked: only its times change.

@@ -1,8 +1,6 @@
 //! Listing directories.
 
-use std::time::Duration;
-
-use polymux_records::attributes::{DirectoryEntry, OpenedDirectory};
+use polymux_records::attributes::{DirectoryEntry, DirectoryNames};
 use polymux_records::caller::Caller;
 use polymux_records::error::Result;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
@@ -13,28 +11,20 @@ use polymux_volume::inode::DirectoryState;
 use crate::mounted::Mounted;
 
 impl Mounted {
-    pub(crate) fn open_directory(&self, caller: &Caller, ino: Ino) -> Result<OpenedDirectory> {
+    pub(crate) fn check_listing(&self, caller: &Caller, ino: Ino) -> Result<()> {
         let directory = self.namespace.directory_inode(ino)?;
-        self.volume.check_access(caller, &directory, READ)?;
-        let state = directory.directory().ok_or(Errno::ENOTDIR)?.read();
-        let since = |listed_ms: u64| Duration::from_millis(self.volume.elapsed_ms().saturating_sub(listed_ms));
-        Ok(OpenedDirectory {
+        self.volume.check_access(caller, &directory, READ)
+    }
+
+    pub(crate) fn directory_names(&self, ino: Ino) -> Result<DirectoryNames> {
+        self.with_directory(ino, |state| DirectoryNames {
+            edition: state.edition.now(&self.editions),
             end: state.next_cookie,
-            is_outdated: state.listings.take_outdated(),
-            since_listed: state.listings.listed_ms().map(since),
         })
     }
 
-    pub(crate) fn outdate_listings(&self, ino: Ino) -> Result<()> {
-        self.with_directory(ino, |state| state.listings.outdate())
-    }
-
-    pub(crate) fn directory_end(&self, ino: Ino) -> Result<u64> {
-        self.with_directory(ino, |state| state.next_cookie)
-    }
-
-    pub(crate) fn note_listed(&self, ino: Ino) -> Result<()> {
-        self.with_directory(ino, |state| state.listings.note_listed(self.volume.elapsed_ms()))
+    pub(crate) fn end_edition(&self, ino: Ino) -> Result<()> {
+        self.with_directory(ino, |state| state.edition.end())
     }
 
     /// Looks at the state of a directory.

@@ -1,5 +1,6 @@
 //! Creating, linking, removing and renaming.
 
+use polymux_data::namespace::MovedDirectories;
 use polymux_data::namespace::NewInode;
 use polymux_records::attributes::HandleId;
 use polymux_records::attributes::{Attributes, FileKind, NodeKind, OpenOptions, RenameMode};
@@ -148,7 +149,13 @@ impl Mounted {
         self.namespace.remove_directory_name(caller, parent, name)
     }
 
-    pub(crate) fn rename(&self, caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+    pub(crate) fn rename(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<MovedDirectories> {
         self.check_may_wait(caller)?;
         self.namespace.rename_name(caller, from, to, mode)
     }

@@ -86,8 +86,8 @@ fn names_in_a_directory_need_search_and_changes_need_write_too() {
     fs.make_node(&owner(), place, b"f", NodeKind::Regular, 0o666).expect("the owner may");
     fs.lookup(&member(), place, b"f").expect("members may search");
     assert_eq!(errno(fs.lookup(&stranger(), place, b"f")), Errno::EACCES);
-    fs.open_directory(&member(), place).expect("members may list");
-    assert_eq!(errno(fs.open_directory(&stranger(), place)), Errno::EACCES);
+    fs.check_listing(&member(), place).expect("members may list");
+    assert_eq!(errno(fs.check_listing(&stranger(), place)), Errno::EACCES);
     let denied = [
         errno(fs.make_node(&member(), place, b"g", NodeKind::Regular, 0o666)),
         errno(fs.make_directory(&member(), place, b"g", 0o777)),

@@ -77,16 +77,6 @@ impl Listing {
         self.bytes.is_empty()
     }
 
-    /// Makes an empty one the end of a listing that leaves the kernel's copy of the names incomplete. Only an answer without bytes completes
-    /// that, and bytes that are too few for an entry are skipped (`parse_dirfile` in fs/fuse/readdir.c).
-    ///
-    /// # Panics
-    /// There are entries.
-    pub fn end_without_copy(&mut self) {
-        assert!(self.is_empty(), "the end of a listing has no entries");
-        self.bytes.resize(ALIGNMENT, 0);
-    }
-
     /// The bytes of the answer.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -97,14 +87,6 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_end_that_leaves_the_copy_incomplete_has_bytes_but_no_entry() {
-        let mut listing = Listing::new(4096);
-        assert!(listing.is_empty());
-        listing.end_without_copy();
-        assert!(!listing.is_empty() && listing.bytes().len() < ENTRY_LENGTH);
-    }
 
     #[test]
     fn entries_begin_at_multiples_of_eight_and_end_where_the_room_ends() {

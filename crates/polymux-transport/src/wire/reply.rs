@@ -22,7 +22,7 @@ const EXPIRY_LENGTH: usize = ANSWER_HEADER_LENGTH + 24;
 const EXPIRE_INODE: i32 = 2;
 
 /// The notification that pages of an inode are outdated, all of them: those that were changed are written first.
-pub(crate) fn write_back(node: u64) -> [u8; EXPIRY_LENGTH] {
+pub(crate) fn outdated_pages(node: u64) -> [u8; EXPIRY_LENGTH] {
     let length = u32::try_from(EXPIRY_LENGTH).expect("it is short");
     // A length of 0 is the rest of the file.
     Writer::new().u32(length).i32(EXPIRE_INODE).u64(0).u64(node).i64(0).i64(0).finish()
@@ -209,8 +209,6 @@ impl OpenFlags {
     pub const DIRECT_IO: Self = Self(1 << 0);
     /// Cached pages stay.
     pub const KEEP_CACHE: Self = Self(1 << 1);
-    /// Of a directory: the kernel may answer listings from its copy of the names, and make one.
-    pub const CACHE_DIRECTORY: Self = Self(1 << 3);
     /// No `FLUSH` comes when a descriptor is closed.
     pub const NO_FLUSH: Self = Self(1 << 5);
     /// Of a description without the page cache: writes within the file come side by side.

@@ -10,7 +10,7 @@ use polymux_types::Ino;
 use polymux_types::sync::{Mutex, RwLock};
 
 use super::size_state::SizeKnown;
-use super::{Body, Common, DirectoryListings, DirectoryState, FileState, Inode, Layout, Lifecycle};
+use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle, NamesEdition};
 
 /// Whether a record without a size authority is complete about its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,11 @@ impl Inode {
                     EntryCount::Exact(count) => Some(count),
                     EntryCount::Unknown | EntryCount::Open => None,
                 };
-                let listings = DirectoryListings::default();
                 Body::Directory(RwLock::new(DirectoryState {
                     next_cookie,
                     cookies_end: next_cookie,
                     entries,
-                    listings,
+                    edition: NamesEdition::default(),
                 }))
             }
             InodeBody::Symlink { target } => Body::Symlink(target),

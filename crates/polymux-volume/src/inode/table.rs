@@ -18,9 +18,9 @@ use polymux_types::Ino;
 use polymux_types::sync::RwLock;
 use smallvec::SmallVec;
 
+use super::Inode;
 use super::number_hash::NumberMap;
 use super::pin_counts::PinCounts;
-use super::{DirectoryState, Inode};
 
 /// Who refers to an inode, and whether it is being deleted.
 #[derive(Debug, Default)]
@@ -224,12 +224,6 @@ fn must_stay(inode: &Inode) -> bool {
     inode.times_dirty.load(Ordering::Acquire)
         || is_referred_to(inode)
         || inode.file().is_some_and(|file| file.has_unsettled_tail() || file.allocation.contradicts_record())
-        || inode.directory().is_some_and(|lock| is_listed_wrongly(inode, lock))
-}
-
-/// Whether the kernel may have a listing of a directory that is outdated, and does not know that.
-fn is_listed_wrongly(inode: &Inode, lock: &RwLock<DirectoryState>) -> bool {
-    lock.try_read().is_none_or(|state| state.listings.is_outdated()) && inode.lifecycle.lock().pins > 0
 }
 
 /// Whether more than a count has to be remembered of who refers to it.

@@ -24,6 +24,8 @@ use polymux_tier::{
 use polymux_types::sync::Mutex;
 use polymux_types::{Bucket, InFlight, InFlightTable, ObjectId};
 
+use super::asker::Asker;
+
 type Result<T> = std::result::Result<T, TierError>;
 
 /// Calls that can be noted at once; more are made all the same, unnoted.
@@ -113,6 +115,8 @@ pub struct WatchedTier {
     silence: Mutex<Option<Silence>>,
     /// A thread is waiting for an answer already on behalf of all.
     asking: AtomicBool,
+    /// The thread that does.
+    asker: Asker,
     /// Syncs that failed after their caller had gone: the next sync of the object reports them.
     untold: Mutex<Vec<(ObjectRef, TierError)>>,
     untold_count: AtomicUsize,
@@ -158,6 +162,7 @@ impl WatchedTier {
             silent: AtomicU8::new(0),
             silence: Mutex::new(None),
             asking: AtomicBool::new(false),
+            asker: Asker::default(),
             untold: Mutex::new(Vec::new()),
             untold_count: AtomicUsize::new(0),
         }
@@ -272,7 +277,7 @@ impl WatchedTier {
         now_ms.saturating_sub(last) < LATELY_MS
     }
 
-    /// Runs a question for a caller that must not block on this tier: on a thread of its own, for [`PATIENCE`] at most and one
+    /// Runs a question for a caller that must not block on this tier: on a thread for that, for [`PATIENCE`] at most and one
     /// at a time. [`TierError::NotAnswering`] where there is no answer by then.
     pub fn ask<T: Send + 'static>(
         self: &Arc<Self>,
@@ -291,15 +296,17 @@ impl WatchedTier {
         }
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let tier = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("polymux-ask".to_owned()).spawn(move || {
+        let begun = self.asker.begin(Box::new(move || {
             let answer = {
                 let _turn = Turn(&tier.asking);
                 question(tier.as_ref())
             };
+            // The thread waits for the next question, and keeps no tier meanwhile.
+            drop(tier);
             // The caller may have gone.
             let _ = sender.send(answer);
-        });
-        if let Err(error) = spawned {
+        }));
+        if let Err(error) = begun {
             self.asking.store(false, Ordering::Release);
             log::debug!("no thread to ask a tier: {error}");
             return Err(TierError::NotAnswering);
