@@ -36,7 +36,7 @@ fuser:psmisc
 capsh:libcap2-bin"
     ;;
 bench)
-    # mergerfs is what is compared with, RocksDB and dbench are programs that are measured; without one of them that part is left out. Redis and
+    # mergerfs is what is compared with, RocksDB, dbench and fio are programs that are measured; without one of them that part is left out. Redis and
     # PostgreSQL are measured where they are there: their packages would start servers.
     needed="$needed
 make:make
@@ -50,7 +50,8 @@ git:git
 python3:python3
 mergerfs:mergerfs
 db_bench:rocksdb-tools
-dbench:dbench"
+dbench:dbench
+fio:fio"
     ;;
 *) usage ;;
 esac

@@ -10,6 +10,20 @@ use crate::device::Device;
 use crate::memory;
 use crate::report::Section;
 
+/// Processor time in seconds that the machine has spent on anything.
+///
+/// # Errors
+/// Where the kernel does not say.
+pub fn busy_seconds() -> Result<f64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let line = text.lines().next().context("/proc/stat is empty")?;
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    // user nice system (idle iowait) irq softirq steal, in hundredths of a second on every Linux.
+    let busy: f64 =
+        ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4) && *at < 8).map(|(_, tick)| tick).sum();
+    Ok(busy / 100.0)
+}
+
 /// A mount: its source and its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use polymux_tier::measure::AlignedBuffer;
 use rustix::fs::FallocateFlags;
 
+use crate::machine::busy_seconds;
 use crate::moves::tiered::block_of_noise;
 use crate::parallel;
 
@@ -193,20 +194,6 @@ impl Load {
             .collect();
         Ok(Measured { rate: of_each.iter().sum(), of_each, elapsed, busy_processors })
     }
-}
-
-/// Processor time in seconds that the machine has spent on anything.
-///
-/// # Errors
-/// Where the kernel does not say.
-pub fn busy_seconds() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/stat")?;
-    let line = text.lines().next().context("/proc/stat is empty")?;
-    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    // user nice system (idle iowait) irq softirq steal, in hundredths of a second on every Linux.
-    let busy: f64 =
-        ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4) && *at < 8).map(|(_, tick)| tick).sum();
-    Ok(busy / 100.0)
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use polymux_tier::measure::AlignedBuffer;
 
-use super::load::{Way, busy_seconds};
+use super::load::Way;
 use super::stamped::{self, BLOCK_BYTES};
+use crate::machine::busy_seconds;
 use crate::noise;
 use crate::parallel;
 use crate::throttled::Devices;

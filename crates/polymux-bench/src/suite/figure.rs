@@ -11,6 +11,9 @@ pub enum Unit {
     /// Milliseconds for the whole work; less is better.
     #[serde(rename = "ms")]
     Milliseconds,
+    /// Processor time of the machine in seconds for each GiB; less is better.
+    #[serde(rename = "s/GiB")]
+    SecondsPerGib,
     /// Millions of bytes per second; more is better.
     #[serde(rename = "MB/s")]
     MegabytesPerSecond,
@@ -23,6 +26,7 @@ impl Unit {
         match self {
             Self::Microseconds => "us",
             Self::Milliseconds => "ms",
+            Self::SecondsPerGib => "s/GiB",
             Self::MegabytesPerSecond => "MB/s",
         }
     }
@@ -31,7 +35,7 @@ impl Unit {
     #[must_use]
     pub const fn better(self) -> &'static str {
         match self {
-            Self::Microseconds | Self::Milliseconds => "less is better",
+            Self::Microseconds | Self::Milliseconds | Self::SecondsPerGib => "less is better",
             Self::MegabytesPerSecond => "more is better",
         }
     }
@@ -57,6 +61,12 @@ impl Figure {
     #[must_use]
     pub const fn ms(name: &'static str) -> Self {
         Self { name, unit: Unit::Milliseconds }
+    }
+
+    /// Processor seconds for each GiB.
+    #[must_use]
+    pub const fn processor_time(name: &'static str) -> Self {
+        Self { name, unit: Unit::SecondsPerGib }
     }
 
     /// Bytes over time.

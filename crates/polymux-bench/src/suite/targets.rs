@@ -3,6 +3,7 @@
 //! A target is judged by the median of the ratios (or differences) of the repetitions of one run, on every
 //! ground on which its workload was measured and for every path that it is about, and never rounded in favour of any side.
 
+mod operations;
 mod programs;
 
 use std::collections::BTreeSet;
@@ -301,7 +302,7 @@ impl Target {
 }
 
 fn all() -> impl Iterator<Item = Target> {
-    TARGETS.iter().copied().chain(programs::targets())
+    TARGETS.iter().copied().chain(operations::targets()).chain(programs::targets())
 }
 
 /// A verdict for every target on every ground that it was measured on and every side that it is about, or one that says that it was not; one

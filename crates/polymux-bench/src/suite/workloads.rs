@@ -5,6 +5,7 @@ mod append;
 mod build;
 mod create_unlink;
 mod dbench;
+mod direct_jobs;
 mod direct_read;
 mod filebench;
 mod git_status;
@@ -20,6 +21,7 @@ pub mod redis;
 pub mod rocksdb;
 mod sequential;
 pub mod sqlite;
+mod streams;
 mod tree_copies;
 mod tree_walks;
 mod untar;
@@ -43,8 +45,11 @@ pub static ALL: &[&dyn Workload] = &[
     &SequentialRead::ONE_TIER,
     &SequentialRead::SPLIT,
     &RandomWrite::BUFFERED,
+    &RandomWrite::SPLIT,
     &RandomWrite::DIRECT,
-    &append::Append,
+    &append::Append::NEW,
+    &append::Append::SPLIT,
+    &streams::Streams,
     &create_unlink::CreateUnlink,
     &many_files::ManyFiles,
     &listing::Listing,
@@ -59,6 +64,7 @@ pub static ALL: &[&dyn Workload] = &[
     &dbench::Dbench,
     &filebench::Filebench,
     &build::Build,
+    &direct_jobs::DirectJobs,
     &direct_read::DirectRead,
     &mixed_load::MixedLoad,
 ];

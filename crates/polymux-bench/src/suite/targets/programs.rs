@@ -94,7 +94,6 @@ const PROGRAMS: &[Program] = &[
     cold_walk("find -size, cold", "find -size, cold"),
     cold_walk("ls -lR, cold", "ls -lR, cold"),
     cold_walk("du, cold", "du, cold"),
-    Program { chosen: 1.5, passthrough: Some(1.5), ..database("appends of 100 bytes", "append", "append") },
 ];
 
 /// Throughput of a file server under four clients, to native and to mergerfs at least.

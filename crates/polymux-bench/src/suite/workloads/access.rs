@@ -84,7 +84,11 @@ pub fn write_through(file: &File, buffer: &mut AlignedBuffer, bytes: u64) -> Res
 
 /// Reads an open file from its beginning to its end, and checks that it has `bytes`.
 pub fn read_through(file: &File, bytes: u64) -> Result<()> {
-    let mut buffer = AlignedBuffer::new(REQUEST);
+    read_through_with(file, &mut AlignedBuffer::new(REQUEST), bytes)
+}
+
+/// As [`read_through`], a buffer of this size at a time.
+pub fn read_through_with(file: &File, buffer: &mut AlignedBuffer, bytes: u64) -> Result<()> {
     let mut offset = 0;
     loop {
         match file.read_at(buffer.as_mut_slice(), offset)? {

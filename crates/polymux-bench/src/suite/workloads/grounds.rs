@@ -1,6 +1,7 @@
 //! Grounds that several workloads run on.
 
 use crate::suite::ground::{Ground, Kind};
+use crate::suite::sides::Tier;
 use crate::suite::workload::Scale;
 use crate::throttled::Format;
 
@@ -10,6 +11,15 @@ pub fn of_each_format(ground: impl Fn(Format) -> Ground, scale: Scale) -> Vec<Gr
         Scale::Quick => vec![ground(Format::Ext4)],
         Scale::Full => vec![ground(Format::Ext4), ground(Format::Xfs)],
     }
+}
+
+/// Devices without limits in each format: one, or two for a file that is split.
+pub fn in_memory(tier: Tier, scale: Scale) -> Vec<Ground> {
+    let ground = |format| match tier {
+        Tier::Split => Ground::two(Kind::Memory, Kind::Memory, format),
+        Tier::First | Tier::Second => Ground::one(Kind::Memory, format),
+    };
+    of_each_format(ground, scale)
 }
 
 /// Each device whose bandwidth is limited; the quick form has one of them.

@@ -17,6 +17,7 @@ pub struct RandomWrite {
     name: &'static str,
     about: &'static str,
     cache: Cache,
+    tier: Tier,
 }
 
 impl RandomWrite {
@@ -25,10 +26,20 @@ impl RandomWrite {
         name: "write-4k",
         about: "random overwrites of 4 KiB of a file of 256 MiB (quick: 64 MiB), through the page cache",
         cache: Cache::Used,
+        tier: Tier::First,
+    };
+
+    /// Through the page cache, half of the file on the second tier.
+    pub const SPLIT: Self = Self {
+        name: "write-4k-split",
+        about: "the same of a file whose second half is on the second tier (native: all on the first device)",
+        cache: Cache::Used,
+        tier: Tier::Split,
     };
 
     /// Past it.
-    pub const DIRECT: Self = Self { name: "write-4k-direct", about: "the same with O_DIRECT", cache: Cache::Bypassed };
+    pub const DIRECT: Self =
+        Self { name: "write-4k-direct", about: "the same with O_DIRECT", cache: Cache::Bypassed, tier: Tier::First };
 }
 
 fn bytes(scale: Scale) -> u64 {
@@ -60,21 +71,32 @@ impl Workload for RandomWrite {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        grounds::throttled(scale)
+        match (self.tier, self.cache) {
+            (Tier::Split, _) => grounds::in_memory(self.tier, scale),
+            (_, Cache::Used) => [grounds::throttled(scale), grounds::in_memory(self.tier, scale)].concat(),
+            (_, Cache::Bypassed) => grounds::throttled(scale),
+        }
     }
 
     fn routes(&self) -> Routes {
-        Routes::Modes
+        if self.tier == Tier::Split { Routes::Cached } else { Routes::Modes }
+    }
+
+    fn tier(&self) -> Tier {
+        self.tier
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let path = place.directory(Tier::First)?.join("file");
+        let path = place.directory(self.tier)?.join("file");
         access::write_file(&path, bytes(place.scale))?;
-        place.side.check_way(place.devices, &path)
+        match self.tier {
+            Tier::Split => place.side.split(place.devices, &path, bytes(place.scale)),
+            _ => place.side.check_way(place.devices, &path),
+        }
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
-        let file = access::open_to_write(&place.directory(Tier::First)?.join("file"), self.cache)?;
+        let file = access::open_to_write(&place.directory(self.tier)?.join("file"), self.cache)?;
         let count = writes(place.ground, place.scale);
         let offsets = access::offsets(place.repetition, count, BLOCK, bytes(place.scale));
         let mut buffer = access::noise(usize::try_from(BLOCK)?);
