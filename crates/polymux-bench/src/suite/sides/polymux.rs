@@ -208,6 +208,8 @@ fn is_as_asked(asked: Transport, used: &str) -> bool {
 /// Where it is not on both tiers afterwards.
 pub fn split(devices: &Devices, program: &Path, home: &Path, file: &Path, bytes: u64) -> Result<()> {
     let range = format!("{}MiB-{}MiB", bytes >> 21, bytes >> 20);
+    // Another workload may have stopped the moves.
+    programs::run(devices, command(program, home).args(["resume", VOLUME]))?;
     let mut moving = command(program, home);
     moving.args(["migrate", "--wait", "--to", SECOND, "--range", &range]).arg(file);
     programs::run(devices, &mut moving)?;
