@@ -520,12 +520,17 @@ pub fn note_unclean(mut file: &File, reason: &str) {
     }
 }
 
+/// Whether the file system at a mount point answers. Asked for its free space, which the kernel keeps no copy of, as it does of names and attributes.
+fn is_answered(mount_point: &Path) -> bool {
+    rustix::fs::statvfs(mount_point).is_ok()
+}
+
 /// Detaches the dead mount of a crashed daemon of this volume from the mount point. The caller holds the volume's lock, so
 /// no daemon serves it.
 fn detach_dead_mount(name: &str, mount_point: &Path) -> Result<Vec<String>> {
     let dead =
         |table: &MountTable| table.at(mount_point).is_some_and(|mount| is_polymux(mount) && mount.source == name);
-    if !dead(&MountTable::read()?) || mount_point.read_dir().is_ok() {
+    if !dead(&MountTable::read()?) || is_answered(mount_point) {
         return Ok(Vec::new());
     }
     if rustix::mount::unmount(mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
