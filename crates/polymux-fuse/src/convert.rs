@@ -162,10 +162,13 @@ pub(crate) fn seek_target(whence: i32) -> Result<SeekTarget, Errno> {
     }
 }
 
-/// How long the kernel may keep names (also those that do not exist) and attributes: every change passes through this
+/// How long the kernel may keep names and attributes: every change passes through this
 /// mount, so only memory pressure needs to end it. Long, because once it has passed the kernel asks for each file by itself, although it keeps the
 /// listing of their directory.
 pub(crate) const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long it may keep the fact that there is no such name. A program that is killed while a daemon takes the mount over may have made it without the
+/// kernel's knowledge.
+pub(crate) const KEEP_MISSING: Duration = Duration::from_secs(3600);
 /// How long it may keep attributes that give rights, which the daemon may take away without a message of the kernel (docs/design/0024).
 pub(crate) const KEEP_RIGHTS: Duration = Duration::from_secs(3600);
 

@@ -19,7 +19,7 @@ use polymux_transport::{Patience, Reply, Service};
 use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, Outcome, ino};
-use crate::convert::{self, KEEP, KEEP_RIGHTS};
+use crate::convert::{self, KEEP, KEEP_MISSING, KEEP_RIGHTS};
 use crate::files::Place;
 use crate::names::{ModeAndMask, NewName};
 use crate::options::ExtendedAttributes;
@@ -363,7 +363,7 @@ impl Adapter {
     fn lookup(&self, header: &Header, name: &[u8], reply: Reply, wait: Wait) -> Option<Reply> {
         let answer = |reply: Reply, found: Option<Attr>| {
             // Inode 0 tells the kernel to remember that there is no such name.
-            let missing = EntryReply { keep_name: KEEP, ..EntryReply::default() };
+            let missing = EntryReply { keep_name: KEEP_MISSING, ..EntryReply::default() };
             reply.body(&found.map_or(missing, |attr| self.entry_reply(attr)).encode());
         };
         let undo = |found: Option<Attr>| {
