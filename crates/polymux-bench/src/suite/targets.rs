@@ -3,6 +3,7 @@
 //! A target is judged by the median of the ratios (or differences) of the repetitions of one run, on every
 //! ground on which its workload was measured and for every path that it is about, and never rounded in favour of any side.
 
+mod comparison;
 mod operations;
 mod programs;
 

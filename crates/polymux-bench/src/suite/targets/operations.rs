@@ -1,24 +1,13 @@
 //! Targets of single operations and streams on devices without limits, where every microsecond of the way to the daemon shows.
 
-use super::{Bound, Subject, Target, target};
+use super::comparison::{Comparison, FAST_PEER, PEERS};
+use super::{Bound, Subject, Target};
 
 const ONE_DEVICE: &[&str] = &["memory"];
 const TWO_DEVICES: &[&str] = &["memory + memory"];
 
-/// Bounds of times or rates to native: as Polymux chooses, and with files passed through; `None` where that is only shown.
-struct Operation {
-    claim: &'static str,
-    workload: &'static str,
-    figure: &'static str,
-    devices: &'static [&'static str],
-    chosen: Option<Bound>,
-    passthrough: Option<Bound>,
-    /// To mergerfs with its fast settings: the path of Polymux that is compared, and the bound.
-    mergerfs: (Subject, Bound),
-}
-
-const fn append(claim: &'static str, workload: &'static str, figure: &'static str) -> Operation {
-    Operation {
+const fn append(claim: &'static str, workload: &'static str, figure: &'static str) -> Comparison {
+    Comparison {
         claim,
         workload,
         figure,
@@ -26,11 +15,12 @@ const fn append(claim: &'static str, workload: &'static str, figure: &'static st
         chosen: Some(Bound::RatioAtMost(1.5)),
         passthrough: Some(Bound::RatioAtMost(1.5)),
         mergerfs: (Subject::Chosen, Bound::RatioAtMost(1.0)),
+        peers: PEERS,
     }
 }
 
-const fn stream(claim: &'static str, figure: &'static str) -> Operation {
-    Operation {
+const fn stream(claim: &'static str, figure: &'static str) -> Comparison {
+    Comparison {
         claim,
         workload: "streams",
         figure,
@@ -38,12 +28,13 @@ const fn stream(claim: &'static str, figure: &'static str) -> Operation {
         chosen: Some(Bound::RatioAtLeast(0.6)),
         passthrough: Some(Bound::RatioAtLeast(0.97)),
         mergerfs: (Subject::Passthrough, Bound::RatioAtLeast(0.97)),
+        peers: PEERS,
     }
 }
 
 /// Direct I/O; past the page cache `auto` is shown only.
-const fn direct(claim: &'static str, figure: &'static str) -> Operation {
-    Operation {
+const fn direct(claim: &'static str, figure: &'static str) -> Comparison {
+    Comparison {
         claim,
         workload: "direct-jobs",
         figure,
@@ -51,11 +42,12 @@ const fn direct(claim: &'static str, figure: &'static str) -> Operation {
         chosen: None,
         passthrough: Some(Bound::RatioAtMost(1.0 / 0.9)),
         mergerfs: (Subject::Passthrough, Bound::RatioAtMost(1.03)),
+        peers: PEERS,
     }
 }
 
-const fn write(claim: &'static str, workload: &'static str) -> Operation {
-    Operation {
+const fn write(claim: &'static str, workload: &'static str) -> Comparison {
+    Comparison {
         claim,
         workload,
         figure: "write",
@@ -63,11 +55,12 @@ const fn write(claim: &'static str, workload: &'static str) -> Operation {
         chosen: Some(Bound::RatioAtLeast(0.85)),
         passthrough: Some(Bound::RatioAtLeast(0.95)),
         mergerfs: (Subject::Chosen, Bound::RatioAtLeast(1.0)),
+        peers: FAST_PEER,
     }
 }
 
-const fn warm_read(claim: &'static str, workload: &'static str) -> Operation {
-    Operation {
+const fn warm_read(claim: &'static str, workload: &'static str) -> Comparison {
+    Comparison {
         claim,
         workload,
         figure: "1 byte",
@@ -75,15 +68,16 @@ const fn warm_read(claim: &'static str, workload: &'static str) -> Operation {
         chosen: Some(Bound::RatioAtMost(1.35)),
         passthrough: Some(Bound::RatioAtMost(1.25)),
         mergerfs: (Subject::Chosen, Bound::RatioAtMost(1.0)),
+        peers: FAST_PEER,
     }
 }
 
 /// A file that is split is never passed through.
-const fn split(operation: Operation) -> Operation {
-    Operation { devices: TWO_DEVICES, passthrough: None, ..operation }
+const fn split(operation: Comparison) -> Comparison {
+    Comparison { devices: TWO_DEVICES, passthrough: None, peers: FAST_PEER, ..operation }
 }
 
-const OPERATIONS: &[Operation] = &[
+const OPERATIONS: &[Comparison] = &[
     append("appends of 100 bytes", "append", "append"),
     append("appends of 4 KiB", "append", "append of 4 KiB"),
     split(append("appends of 100 bytes, split file", "append-split", "append")),
@@ -104,19 +98,7 @@ const OPERATIONS: &[Operation] = &[
     direct("direct write of 4 KiB, 4 jobs, io_uring", "write, 4 jobs, io_uring"),
 ];
 
-impl Operation {
-    fn targets(&self) -> impl Iterator<Item = Target> {
-        let to = |subject, against, bound| {
-            target(self.claim, (self.workload, self.figure, self.devices), subject, against, bound)
-        };
-        let chosen = self.chosen.map(|bound| to(Subject::Chosen, Subject::Native, bound));
-        let passthrough = self.passthrough.map(|bound| to(Subject::Passthrough, Subject::Native, bound));
-        let mergerfs = to(self.mergerfs.0, Subject::MergerfsFast, self.mergerfs.1);
-        chosen.into_iter().chain(passthrough).chain([mergerfs])
-    }
-}
-
 /// All targets of operations.
 pub(super) fn targets() -> impl Iterator<Item = Target> {
-    OPERATIONS.iter().flat_map(Operation::targets)
+    OPERATIONS.iter().flat_map(Comparison::targets)
 }

@@ -10,6 +10,8 @@ use polymux_tier::measure::AlignedBuffer;
 use rustix::fs::OFlags;
 
 use crate::moves::tiered::block_of_noise;
+use crate::suite::sides::Tier;
+use crate::suite::workload::Place;
 
 /// Bytes of a page and of a block.
 pub const BLOCK: u64 = 4096;
@@ -68,6 +70,19 @@ pub fn write_file(path: &Path, bytes: u64) -> Result<()> {
     let file = create(path)?;
     write_through(&file, &mut noise(REQUEST), bytes)?;
     Ok(file.sync_all()?)
+}
+
+/// Writes the `file` of a workload, durably, and splits it where it is to be on both tiers.
+///
+/// # Errors
+/// Those of the side, and where the bytes of the file would go another way than the side is named after.
+pub fn prepare_file(place: &Place, tier: Tier, bytes: u64) -> Result<()> {
+    let path = place.directory(tier)?.join("file");
+    write_file(&path, bytes)?;
+    match tier {
+        Tier::Split => place.side.split(place.devices, &path, bytes),
+        Tier::First | Tier::Second => place.side.check_way(place.devices, &path),
+    }
 }
 
 /// Writes an open file from its beginning on, a buffer at a time.

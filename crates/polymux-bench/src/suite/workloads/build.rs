@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::grounds;
 use crate::suite::durable;
 use crate::suite::figure::Figure;
-use crate::suite::ground::{Ground, Kind};
+use crate::suite::ground::Ground;
 use crate::suite::programs;
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
@@ -46,7 +46,7 @@ impl Workload for Build {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        grounds::of_each_format(|format| Ground::one(Kind::Memory, format), scale)
+        grounds::in_memory(Tier::First, scale)
     }
 
     fn routes(&self) -> Routes {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::grounds;
 use crate::suite::figure::Figure;
-use crate::suite::ground::{Ground, Kind};
+use crate::suite::ground::Ground;
 use crate::suite::programs;
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
@@ -35,7 +35,7 @@ impl Workload for Dbench {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        grounds::of_each_format(|format| Ground::one(Kind::Memory, format), scale)
+        grounds::in_memory(Tier::First, scale)
     }
 
     fn routes(&self) -> Routes {

@@ -112,9 +112,7 @@ impl Workload for DirectJobs {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let path = place.directory(Tier::First)?.join("file");
-        access::write_file(&path, bytes(place.scale))?;
-        place.side.check_way(place.devices, &path)
+        access::prepare_file(place, Tier::First, bytes(place.scale))
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

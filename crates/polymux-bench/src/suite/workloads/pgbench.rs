@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::{grounds, postgres};
 use crate::suite::figure::Figure;
-use crate::suite::ground::{Ground, Kind};
+use crate::suite::ground::Ground;
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Workload};
 
@@ -31,7 +31,7 @@ impl Workload for Pgbench {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        grounds::of_each_format(|format| Ground::one(Kind::Memory, format), scale)
+        grounds::in_memory(Tier::First, scale)
     }
 
     fn routes(&self) -> Routes {

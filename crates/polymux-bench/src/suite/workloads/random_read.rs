@@ -11,7 +11,6 @@ use crate::suite::figure::Figure;
 use crate::suite::ground::{Ground, Kind};
 use crate::suite::sides::{Settings, SideKind, Tier};
 use crate::suite::workload::{Place, Routes, Scale, Temperature, Workload};
-use crate::throttled::Format;
 
 /// Random reads, warm or cold, of a file on one tier or two.
 pub struct RandomRead {
@@ -77,11 +76,9 @@ impl Workload for RandomRead {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        let both = |ground: fn(Format) -> Ground| grounds::of_each_format(ground, scale);
-        match (self.temperature, self.tier) {
-            (Temperature::Cold, _) => both(|format| Ground::one(Kind::Iops200, format)),
-            (Temperature::Warm, Tier::Split) => both(|format| Ground::two(Kind::Memory, Kind::Memory, format)),
-            (Temperature::Warm, _) => both(|format| Ground::one(Kind::Memory, format)),
+        match self.temperature {
+            Temperature::Cold => grounds::of_each_format(|format| Ground::one(Kind::Iops200, format), scale),
+            Temperature::Warm => grounds::in_memory(self.tier, scale),
         }
     }
 
@@ -103,12 +100,7 @@ impl Workload for RandomRead {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let path = place.directory(self.tier)?.join("file");
-        access::write_file(&path, bytes(place.scale))?;
-        match self.tier {
-            Tier::Split => place.side.split(place.devices, &path, bytes(place.scale)),
-            _ => place.side.check_way(place.devices, &path),
-        }
+        access::prepare_file(place, self.tier, bytes(place.scale))
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

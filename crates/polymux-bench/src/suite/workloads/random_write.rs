@@ -87,12 +87,7 @@ impl Workload for RandomWrite {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let path = place.directory(self.tier)?.join("file");
-        access::write_file(&path, bytes(place.scale))?;
-        match self.tier {
-            Tier::Split => place.side.split(place.devices, &path, bytes(place.scale)),
-            _ => place.side.check_way(place.devices, &path),
-        }
+        access::prepare_file(place, self.tier, bytes(place.scale))
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

@@ -106,9 +106,7 @@ impl Workload for SequentialWrite {
         if self.target == WriteTarget::New {
             return Ok(());
         }
-        let path = place.directory(Tier::First)?.join("file");
-        access::write_file(&path, Self::bytes(place))?;
-        place.side.check_way(place.devices, &path)
+        access::prepare_file(place, Tier::First, Self::bytes(place))
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
@@ -169,13 +167,7 @@ impl Workload for SequentialRead {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let path = place.directory(self.tier)?.join("file");
-        let bytes = bytes(place.ground.first.limits().read_bytes, place.scale);
-        access::write_file(&path, bytes)?;
-        match self.tier {
-            Tier::Split => place.side.split(place.devices, &path, bytes),
-            _ => place.side.check_way(place.devices, &path),
-        }
+        access::prepare_file(place, self.tier, bytes(place.ground.first.limits().read_bytes, place.scale))
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {

@@ -59,9 +59,7 @@ impl Workload for Streams {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
-        let path = place.directory(Tier::First)?.join("file");
-        access::write_file(&path, bytes(place.scale))?;
-        place.side.check_way(place.devices, &path)
+        access::prepare_file(place, Tier::First, bytes(place.scale))
     }
 
     fn measure(&self, place: &Place) -> Result<Vec<f64>> {
@@ -87,5 +85,5 @@ fn stream(bytes: u64, work: impl FnOnce() -> Result<()>) -> Result<[f64; 2]> {
     let rate = access::megabytes_per_second(bytes, begun);
     // The kernel counts hundredths of a second, and a fast stream may take few of them.
     let busy = (busy_seconds()? - busy_before).max(0.01);
-    Ok([rate, busy * 1024.0 * 1024.0 * 1024.0 / bytes as f64])
+    Ok([rate, busy * (1_u64 << 30) as f64 / bytes as f64])
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use super::{access, grounds, untar};
 use crate::machine::drop_caches;
 use crate::suite::figure::Figure;
-use crate::suite::ground::{Ground, Kind};
+use crate::suite::ground::Ground;
 use crate::suite::programs;
 use crate::suite::sides::Tier;
 use crate::suite::workload::{Place, Routes, Scale, Temperature, Workload};
@@ -55,7 +55,7 @@ impl Workload for TreeWalks {
     }
 
     fn grounds(&self, scale: Scale) -> Vec<Ground> {
-        grounds::of_each_format(|format| Ground::one(Kind::Memory, format), scale)
+        grounds::in_memory(Tier::First, scale)
     }
 
     fn routes(&self) -> Routes {
