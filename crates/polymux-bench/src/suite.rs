@@ -40,7 +40,7 @@ use self::routes::Choice;
 use self::runner::{Found, Plan};
 use self::sides::{Settings, Tier, mergerfs};
 use self::workload::Workload;
-use crate::{machine, throttled};
+use crate::{machine, memory, throttled};
 
 /// Runs the suite.
 ///
@@ -85,6 +85,8 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
             skipped: found.skipped,
         })
     };
+    // As much as two devices hold, or their data and the page cache above it.
+    memory::touch(2 * stand::device_bytes(plan.scale))?;
     let found = plan.run(|so_far| write_json(&outcome_of(so_far.clone())?, arguments))?;
     let outcome = outcome_of(found)?;
     write_json(&outcome, arguments)?;
