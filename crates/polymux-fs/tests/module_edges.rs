@@ -10,7 +10,7 @@ type Edges = &'static [(&'static str, &'static [&'static str])];
 
 /// The crates that make up the file system. The compiler keeps one from calling the crates above it. A service is a type of its own, so that a call
 /// of a method is a use of the module that has the type; where modules share a type, [`methods_of_a_shared_type`] finds the module.
-const CRATES: [(&str, Edges); 4] = [
+const CRATES: [(&str, Edges); 5] = [
     (
         "polymux-records",
         &[
@@ -47,6 +47,18 @@ const CRATES: [(&str, Edges); 4] = [
             ("io", &["data_path", "placement"]),
             ("data_path", &["placement"]),
             ("placement", &[]),
+        ],
+    ),
+    (
+        "polymux-mover",
+        &[
+            ("requests", &["planning", "mover", "queue"]),
+            ("driver", &["planning", "execution", "mover", "queue"]),
+            ("reports", &["planning", "mover", "queue"]),
+            ("planning", &["mover", "queue"]),
+            ("execution", &["mover", "queue"]),
+            ("mover", &["queue"]),
+            ("queue", &[]),
         ],
     ),
     (

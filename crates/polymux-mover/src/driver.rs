@@ -3,7 +3,6 @@
 //! Invariant: `move_step` either carries a batch out, or leaves every job where it is or parked; so a thread that
 //! calls it again and again while there is nothing to do costs a look at the queue.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,16 +11,15 @@ use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::parts::Progress;
 use polymux_records::report::{Destination, JobState, MoveReason, WaitsFor};
+use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
-use polymux_types::{Ino, TierId};
-use polymux_volume::sched::{GateState, MoverPace, minute_of_week};
+use polymux_volume::sched::{GateState, MoverPace};
 
-use super::Interrupt;
-use super::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
-use super::mover::Mover;
-use super::pace::is_unwanted;
-use super::part::Selection;
-use super::queue::{Job, Order, Scope};
+use crate::Mover;
+use crate::execution::batch::{BATCH_FILES, BATCH_NODES, Outcome, STOPS_MAX};
+use crate::execution::interrupt::Interrupt;
+use crate::execution::part::{Selection, is_unwanted};
+use crate::queue::{Job, Scope};
 
 /// Failures of one kind in a row before a job is parked.
 const FAILURES_MAX: u32 = 5;
@@ -77,11 +75,6 @@ impl Mover {
             self.go_on_with(job, outcome, target);
         }
         Progress::Worked
-    }
-
-    /// Minute of the week, local time.
-    pub(super) fn minute_of_week(&self) -> u32 {
-        minute_of_week(self.volume.now().seconds, self.utc_offset_seconds.load(Ordering::Relaxed))
     }
 
     /// The present target of a job, or the event that it waits for.
@@ -318,25 +311,6 @@ impl Mover {
             }
         }
     }
-
-    /// Takes a job in that moves a whole file, or whole nodes of it.
-    pub(crate) fn submit_move(
-        &self,
-        ino: Ino,
-        ranges: Option<Vec<std::ops::Range<u64>>>,
-        destination: Destination,
-        reason: MoveReason,
-        pace: MoverPace,
-        bytes: u64,
-    ) -> Option<polymux_records::report::JobId> {
-        let order = Order { ino, scope: scope_of(ranges), destination, leaves: None, reason, pace, bytes };
-        self.moves.submit(order, self.volume.clock.elapsed())
-    }
-}
-
-/// All of a file, or these blocks.
-pub(super) fn scope_of(ranges: Option<Vec<std::ops::Range<u64>>>) -> Scope {
-    ranges.map_or(Scope::Whole, |ranges| Scope::Ranges(VecDeque::from(ranges)))
 }
 
 /// Whether a job joins those that were taken already.

@@ -77,9 +77,9 @@ pub struct MoveQueue {
 }
 
 /// Jobs that a mover took together, all to one tier.
-pub(super) struct Batch {
-    pub(super) target: TierId,
-    pub(super) jobs: Vec<Job>,
+pub(crate) struct Batch {
+    pub(crate) target: TierId,
+    pub(crate) jobs: Vec<Job>,
 }
 
 /// Key of jobs that must not be queued twice: file, source tier, target or tier to leave, which of the two it is, reason.
@@ -136,13 +136,13 @@ impl MoveQueue {
     }
 
     /// Whether a promotion of a file to a tier is open.
-    pub(super) fn is_promoting(&self, ino: Ino, tier: TierId) -> bool {
+    pub(crate) fn is_promoting(&self, ino: Ino, tier: TierId) -> bool {
         self.state.lock().wanted.contains(&(ino, None, tier, true, MoveReason::Promote))
     }
 
     /// Open promotions of these files to a tier take their share until the end of their present or next batch, and so do other promotions
     /// that are on their way there before them.
-    pub(super) fn hurry_to(&self, tier: TierId, files: &BTreeMap<Ino, Benefit>) {
+    pub(crate) fn hurry_to(&self, tier: TierId, files: &BTreeMap<Ino, Benefit>) {
         let state = self.state.lock();
         let comes = |job: &&Job| job.destination == Destination::To(tier) && job.reason == MoveReason::Promote;
         state.running.values().filter(comes).for_each(|job| job.pace.hurry());
@@ -151,7 +151,7 @@ impl MoveQueue {
     }
 
     /// Moves by policy to a tier that are under way take their share: others wait for the end of their batch.
-    pub(super) fn hurry_running_to(&self, tier: TierId) {
+    pub(crate) fn hurry_running_to(&self, tier: TierId) {
         let is_by_policy = |job: &Job| matches!(job.reason, MoveReason::Promote | MoveReason::Demote);
         let comes = |job: &&Job| job.destination == Destination::To(tier) && is_by_policy(job);
         self.state.lock().running.values().filter(comes).for_each(|job| job.pace.hurry());
@@ -159,7 +159,7 @@ impl MoveQueue {
 
     /// Evictions off a tier take their share: all that are running, because a batch frees its space as a whole, and as many others as it takes
     /// until those that do have `bytes` left to move. Returns how many of these they have.
-    pub(super) fn hurry_off(&self, tier: TierId, bytes: u64) -> u64 {
+    pub(crate) fn hurry_off(&self, tier: TierId, bytes: u64) -> u64 {
         if bytes == 0 {
             return 0;
         }
@@ -182,7 +182,7 @@ impl MoveQueue {
 
     /// Moves with `TakesShare` that have not begun within this time after their submission become polite: their purpose may have
     /// ended.
-    pub(super) fn calm_older_than(&self, age: Duration, now: Duration) {
+    pub(crate) fn calm_older_than(&self, age: Duration, now: Duration) {
         let mut state = self.state.lock();
         let State { ready, parked, .. } = &mut *state;
         let waiting = ready.values_mut().chain(parked.values_mut().map(|parked| &mut parked.job));
@@ -199,7 +199,7 @@ impl MoveQueue {
     /// Takes the most urgent job that can go on, and others to the same tier, while `fits` says so. `target` names the
     /// tier of a job, or the event that it has to wait for; it asks tiers and loads inodes, so the queue is not locked meanwhile.
     /// Returns the batch, and the number of jobs that were parked.
-    pub(super) fn take_batch(
+    pub(crate) fn take_batch(
         &self,
         may_begin: impl Fn(&Job) -> bool,
         target: impl Fn(&Job) -> Result<TierId, WaitsFor>,
@@ -293,7 +293,7 @@ impl MoveQueue {
     }
 
     /// Records the progress of a mover, for reports.
-    pub(super) fn note_progress(&self, job: &Job) {
+    pub(crate) fn note_progress(&self, job: &Job) {
         if let Some(running) = self.state.lock().running.get_mut(&job.id) {
             running.progress.clone_from(&job.progress);
             running.progress.arrived.end();
@@ -301,7 +301,7 @@ impl MoveQueue {
     }
 
     /// The batch to a tier ended.
-    pub(super) fn free_tier(&self, tier: TierId) {
+    pub(crate) fn free_tier(&self, tier: TierId) {
         self.state.lock().busy_tiers.remove(&tier);
     }
 
@@ -320,7 +320,7 @@ impl MoveQueue {
     }
 
     /// A mover gives a job back that has more to do.
-    pub(super) fn put_back(&self, job: Job, now: Duration) {
+    pub(crate) fn put_back(&self, job: Job, now: Duration) {
         let mut state = self.state.lock();
         let job = Self::leave_mover(&mut state, job);
         if job.is_cancelled {
@@ -331,7 +331,7 @@ impl MoveQueue {
     }
 
     /// A mover gives a job back that cannot go on before an event.
-    pub(super) fn park(&self, job: Job, waits_for: WaitsFor, event: u64, now: Duration) {
+    pub(crate) fn park(&self, job: Job, waits_for: WaitsFor, event: u64, now: Duration) {
         let mut state = self.state.lock();
         let job = Self::leave_mover(&mut state, job);
         if job.is_cancelled {
@@ -343,7 +343,7 @@ impl MoveQueue {
     }
 
     /// A job came to its end.
-    pub(super) fn finish(&self, job: Job, outcome: JobState, now: Duration) {
+    pub(crate) fn finish(&self, job: Job, outcome: JobState, now: Duration) {
         let mut state = self.state.lock();
         let job = Self::leave_mover(&mut state, job);
         Self::end(&mut state, &job, outcome, now);
@@ -357,7 +357,7 @@ impl MoveQueue {
     }
 
     /// Brings back parked jobs whose event was counted since. Returns how many.
-    pub(super) fn wake(&self, event: impl Fn(&WaitsFor) -> u64, now: Duration) -> usize {
+    pub(crate) fn wake(&self, event: impl Fn(&WaitsFor) -> u64, now: Duration) -> usize {
         // Events are counted by asking tiers, and without the lock.
         let waiting: Vec<(JobId, WaitsFor, u64)> = {
             let state = self.state.lock();
@@ -419,17 +419,17 @@ impl MoveQueue {
     }
 
     /// Whether movers must stop their present work.
-    pub(super) fn must_stop(&self) -> bool {
+    pub(crate) fn must_stop(&self) -> bool {
         self.must_stop.load(Ordering::Acquire)
     }
 
     /// No batch begins any more, and those under way end soon.
-    pub(super) fn stop_for_good(&self) {
+    pub(crate) fn stop_for_good(&self) {
         self.must_stop.store(true, Ordering::Release);
     }
 
     /// Jobs with a mover.
-    pub(super) fn running_count(&self) -> usize {
+    pub(crate) fn running_count(&self) -> usize {
         self.state.lock().running.len()
     }
 
@@ -442,12 +442,12 @@ impl MoveQueue {
     }
 
     /// Whether ranges of a file are being handed over from one tier to another.
-    pub(super) fn is_handing_over(&self, ino: Ino, from: TierId, to: TierId) -> bool {
+    pub(crate) fn is_handing_over(&self, ino: Ino, from: TierId, to: TierId) -> bool {
         self.state.lock().wanted.contains(&(ino, Some(from), to, true, MoveReason::Handover))
     }
 
     /// Tiers that open jobs hand reads over to.
-    pub(super) fn takers_of_handovers(&self) -> Vec<TierId> {
+    pub(crate) fn takers_of_handovers(&self) -> Vec<TierId> {
         let state = self.state.lock();
         let open = state.ready.values().chain(state.running.values()).filter(|job| job.reason == MoveReason::Handover);
         let to = open.filter_map(|job| if let Destination::To(tier) = job.destination { Some(tier) } else { None });
@@ -469,14 +469,14 @@ impl MoveQueue {
     }
 
     /// Bytes that jobs which have not ended still take off a tier, those of parked ones included.
-    pub(super) fn bytes_leaving(&self, tier: TierId) -> u64 {
+    pub(crate) fn bytes_leaving(&self, tier: TierId) -> u64 {
         let state = self.state.lock();
         let parked = state.parked.values().map(|parked| &parked.job);
         bytes_off(tier, state.ready.values().chain(state.running.values()).chain(parked))
     }
 
     /// As [`Self::bytes_leaving`], without parked jobs: a job that waits for an event frees nothing, so others may have to leave instead.
-    pub(super) fn bytes_leaving_now(&self, tier: TierId) -> u64 {
+    pub(crate) fn bytes_leaving_now(&self, tier: TierId) -> u64 {
         let state = self.state.lock();
         bytes_off(tier, state.ready.values().chain(state.running.values()))
     }
@@ -497,7 +497,7 @@ impl MoveQueue {
     }
 
     /// Jobs of a file that have not ended.
-    pub(super) fn jobs_of(&self, ino: Ino, now: Duration) -> Vec<JobReport> {
+    pub(crate) fn jobs_of(&self, ino: Ino, now: Duration) -> Vec<JobReport> {
         let state = self.state.lock();
         let running = state.running.values().map(|job| (job, JobState::Running));
         let ready = state.ready.values().map(|job| (job, JobState::Queued));

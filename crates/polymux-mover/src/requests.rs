@@ -9,7 +9,7 @@ use polymux_types::limits::BLOCK_SIZE;
 use polymux_volume::sched::{GateState, MoverPace, TimeWindow, Windows};
 use polymux_volume::space::TierHandle;
 
-use super::mover::Mover;
+use crate::Mover;
 
 type Answer<T> = std::result::Result<T, MoveRefusal>;
 

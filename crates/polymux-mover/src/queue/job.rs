@@ -41,7 +41,7 @@ pub(crate) struct Order {
 pub(crate) struct PaceOfJob(Arc<AtomicBool>);
 
 impl PaceOfJob {
-    pub(super) fn new(pace: MoverPace) -> Self {
+    pub(crate) fn new(pace: MoverPace) -> Self {
         Self(Arc::new(AtomicBool::new(pace == MoverPace::TakesShare)))
     }
 
@@ -50,7 +50,7 @@ impl PaceOfJob {
         if self.0.load(Ordering::Relaxed) { MoverPace::TakesShare } else { MoverPace::Polite }
     }
 
-    pub(super) fn hurry(&self) {
+    pub(crate) fn hurry(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -84,7 +84,7 @@ impl ArrivedBytes {
         let _of_no_part = self.begin(0);
     }
 
-    pub(super) fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.copied.load(Ordering::Relaxed).min(self.0.of_part.load(Ordering::Relaxed))
     }
 }
@@ -121,7 +121,7 @@ pub(crate) struct Job {
     pub(crate) reason: MoveReason,
     pub(crate) pace: PaceOfJob,
     /// The pace that it has unless others wait behind it.
-    pub(super) own_pace: MoverPace,
+    pub(crate) own_pace: MoverPace,
     pub(crate) submitted: Duration,
     pub(crate) progress: JobProgress,
     pub(crate) setbacks: Setbacks,
@@ -132,7 +132,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(id: JobId, order: Order, now: Duration) -> Self {
+    pub(crate) fn new(id: JobId, order: Order, now: Duration) -> Self {
         let Order { ino, scope, destination, leaves, reason, pace, bytes } = order;
         Self {
             id,
@@ -164,7 +164,7 @@ impl Job {
         }
     }
 
-    pub(super) fn report(&self, state: JobState, now: Duration) -> JobReport {
+    pub(crate) fn report(&self, state: JobState, now: Duration) -> JobReport {
         JobReport {
             id: self.id,
             ino: self.ino,

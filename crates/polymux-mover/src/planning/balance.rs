@@ -19,7 +19,6 @@
 //! ```
 
 mod layout;
-mod queue;
 mod window;
 
 use std::collections::BTreeMap;
@@ -31,7 +30,6 @@ use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{ByteSize, Ino, TierId};
 
 use self::layout::{NodeMoves, Shares, moves_for, parts_of, shares_of};
-pub(crate) use self::queue::LayoutQueue;
 use polymux_data::placement::Context;
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
@@ -41,14 +39,14 @@ use polymux_volume::heat::ReadUse;
 use polymux_volume::inode::FileState;
 use polymux_volume::sched::MoverPace;
 
-use self::queue::{Cause, QueuedFile};
-use super::mover::Mover;
-use super::planner::note_coming;
+use super::tables::note_coming;
+use crate::Mover;
+use crate::mover::layout_queue::{Cause, QueuedFile};
 
 /// The layout of a file for its readers, and the ranges of it that move.
-pub(super) struct FilePlan {
+pub(crate) struct FilePlan {
     balance: ReadBalance,
-    pub(super) moves: Vec<NodeMoves>,
+    pub(crate) moves: Vec<NodeMoves>,
     /// They are of one node in so many; the others follow.
     one_in: u64,
 }
@@ -60,7 +58,7 @@ impl FilePlan {
     }
 
     /// Those that move from one tier to another.
-    pub(super) fn bytes_of(&self, moves: &NodeMoves) -> u64 {
+    pub(crate) fn bytes_of(&self, moves: &NodeMoves) -> u64 {
         moves.bundle.bytes.saturating_mul(self.one_in)
     }
 }
@@ -77,7 +75,7 @@ enum Turn {
 
 impl Mover {
     /// Part of each step of the planner. Returns whether something was planned.
-    pub(super) fn balance_step(&self) -> Result<bool> {
+    pub(crate) fn balance_step(&self) -> Result<bool> {
         if !self.placement.may_spread.load(Ordering::Acquire) {
             return Ok(false);
         }
@@ -168,7 +166,7 @@ impl Mover {
     }
 
     /// How a file lies for its readers, as far as a sample of it tells; `None` where its layout is not to be changed, or not known.
-    pub(super) fn plan_for_readers(
+    pub(crate) fn plan_for_readers(
         &self,
         ino: Ino,
         file: &FileState,
@@ -192,7 +190,7 @@ impl Mover {
     }
 
     /// Files to be laid out anew, and how they are read.
-    pub(super) fn files_to_be_laid_out(&self) -> BTreeMap<Ino, QueuedFile> {
+    pub(crate) fn files_to_be_laid_out(&self) -> BTreeMap<Ino, QueuedFile> {
         self.layout_queue.state.lock().files()
     }
 
@@ -201,7 +199,7 @@ impl Mover {
     }
 
     /// A sentence about a spread file, where it is to be laid out anew, or where it is unknown whether it should be.
-    pub(super) fn explain_readers(&self, ino: Ino, file: &FileState, context: &Context) -> Option<String> {
+    pub(crate) fn explain_readers(&self, ino: Ino, file: &FileState, context: &Context) -> Option<String> {
         if !context.policy.balances_reads() || self.volume.options.reader_layout == ReaderLayout::Never {
             return None;
         }

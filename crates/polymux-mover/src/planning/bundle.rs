@@ -8,25 +8,25 @@ use super::facts::blocks_of_node;
 
 /// Ranges of one file, or all of it, with one destination.
 #[derive(Debug, Default)]
-pub(super) struct Bundle {
+pub(crate) struct Bundle {
     ranges: Vec<Range<u64>>,
-    pub(super) bytes: u64,
-    pub(super) is_whole: bool,
+    pub(crate) bytes: u64,
+    pub(crate) is_whole: bool,
 }
 
 impl Bundle {
-    pub(super) fn add(&mut self, node: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, node: u64, bytes: u64) {
         self.ranges.push(blocks_of_node(node));
         self.bytes += bytes;
     }
 
     /// The nodes that it is about.
-    pub(super) fn nodes(&self) -> Vec<u64> {
+    pub(crate) fn nodes(&self) -> Vec<u64> {
         self.ranges.iter().map(|range| range.start / BLOCKS_PER_NODE).collect()
     }
 
     /// Its ranges in order, neighbours joined; `None` for the whole file.
-    pub(super) fn into_ranges(mut self) -> Option<Vec<Range<u64>>> {
+    pub(crate) fn into_ranges(mut self) -> Option<Vec<Range<u64>>> {
         if self.is_whole {
             return None;
         }

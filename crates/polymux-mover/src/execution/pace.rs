@@ -6,14 +6,20 @@
 use std::time::Duration;
 
 use polymux_tier::Rotation;
-use polymux_volume::inode::Inode;
 use polymux_volume::sched::{Direction, MoveEnd, MoverPace, Ready, Seeks, Sizing, request_between};
 use polymux_volume::space::TierHandle;
 
-use super::Interrupt;
-use super::copy::StopRule;
-use super::mover::Mover;
-use super::part::Part;
+use super::interrupt::Interrupt;
+use super::part::{Part, is_unwanted};
+use crate::Mover;
+
+/// Whether a copy ends when another thread waits for the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopRule {
+    WhenAsked,
+    /// It is short, and its writers are kept out.
+    Never,
+}
 
 /// Request of a mover that takes its share of a device,
 const SHARED_REQUEST_BYTES: u64 = 1 << 20;
@@ -22,23 +28,18 @@ const SHARED_REQUEST_BYTES_BESIDE_SYNCS: u64 = 256 << 10;
 
 /// One request of a mover to a tier.
 #[derive(Clone, Copy)]
-pub(super) struct MoveRequest {
-    pub(super) direction: Direction,
-    pub(super) bytes: u64,
-    pub(super) sizing: Sizing,
+pub(crate) struct MoveRequest {
+    pub(crate) direction: Direction,
+    pub(crate) bytes: u64,
+    pub(crate) sizing: Sizing,
 }
 
 /// Longest wait before a mover looks again whether it must stop.
 const NAP_MAX: Duration = Duration::from_millis(20);
 
-/// Whether a file has no name any more and only the mover refers to it.
-pub(super) fn is_unwanted(inode: &Inode) -> bool {
-    inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
-}
-
 impl Mover {
     /// Whether a mover must stop its work: another thread wants the file, or the volume is being unmounted.
-    pub(super) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
+    pub(crate) fn is_stopped(&self, part: &Part, rule: StopRule) -> bool {
         rule == StopRule::WhenAsked
             && (part.ticket.is_asked_to_stop()
                 || self.moves.must_stop()
@@ -46,7 +47,7 @@ impl Mover {
     }
 
     /// Bytes of the next request: as many as both tiers serve within their time, and as programs that use them may wait for.
-    pub(super) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> (u64, Sizing) {
+    pub(crate) fn request_bytes(&self, from: &TierHandle, to: &TierHandle, pace: MoverPace) -> (u64, Sizing) {
         let now = self.volume.clock.elapsed();
         match pace {
             MoverPace::Polite => request_between(self.end_of_move(from), self.end_of_move(to), now),
@@ -66,7 +67,7 @@ impl Mover {
     }
 
     /// Runs a request of a mover when its tier admits it. While writers are kept out, it runs at once.
-    pub(super) fn paced<T>(
+    pub(crate) fn paced<T>(
         &self,
         part: &Part,
         tier: &TierHandle,

@@ -12,24 +12,24 @@ use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::report::Destination;
 use polymux_types::TierId;
 
-use super::Interrupt;
-use super::copy::StopRule;
-use super::mover::Mover;
-use super::pace::is_unwanted;
-use super::part::{Beginning, Gaps, Part, Selection};
-use super::queue::{Job, Scope};
+use super::interrupt::Interrupt;
+use super::pace::StopRule;
+use crate::Mover;
+
+use super::part::{Beginning, Gaps, Part, Selection, is_unwanted};
+use crate::queue::{Job, Scope};
 
 /// Nodes in one batch: 32 MiB, so that the sync at its end is a small part of it.
-pub(super) const BATCH_NODES: u64 = 16;
+pub(crate) const BATCH_NODES: u64 = 16;
 
 /// Files in one batch: as many as are synced side by side.
-pub(super) const BATCH_FILES: usize = 16;
+pub(crate) const BATCH_FILES: usize = 16;
 
 /// Copies of a part that are given up before its writers are kept out.
-pub(super) const STOPS_MAX: u32 = 3;
+pub(crate) const STOPS_MAX: u32 = 3;
 
 /// The outcome of a job in a batch.
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// Its ranges are done as far as it was begun; there may be more.
     Advanced,
     /// As it was; again.
@@ -77,7 +77,7 @@ fn take_nodes(ranges: &mut VecDeque<Range<u64>>, nodes_max: u64) -> Vec<Range<u6
 
 impl Mover {
     /// Carries a batch out. Returns each job with its outcome.
-    pub(super) fn carry_out_batch(&self, target: TierId, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
+    pub(crate) fn carry_out_batch(&self, target: TierId, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
         let alone = jobs.len() == 1;
         let mut shares: Vec<Share> = jobs.into_iter().map(|job| self.begin_share(job, target, alone)).collect();
         let mut behind = None;

@@ -4,13 +4,12 @@
 //! leave; the walk goes on behind it the next time.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use polymux_data::io::block_after;
-use polymux_policy::{Granularity, PolicyKind, TierFill, TierTable, evict};
+use polymux_policy::{Granularity, PolicyKind, TierTable, evict};
 use polymux_records::blockmap::{BLOCKS_PER_NODE, Owner};
 use polymux_records::error::Result;
-use polymux_records::report::{Destination, JobId, MoveReason, PAYS_BACK_SOON_SECONDS};
+use polymux_records::report::{MoveReason, PAYS_BACK_SOON_SECONDS};
 use polymux_records::store::InodeBody;
 use polymux_types::{Ino, TierId};
 use polymux_volume::inode::{FileState, Inode};
@@ -19,8 +18,9 @@ use polymux_volume::tier_reads::{RoomWanted, SoughtInVain};
 
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
-use super::mover::Mover;
-use super::planner::note_coming;
+use super::tables::note_coming;
+use crate::Mover;
+use crate::mover::planner::{Candidate, Needed, Search};
 
 /// Inode records looked at in a step.
 const FILES_PER_STEP: usize = 256;
@@ -39,80 +39,6 @@ const NEEDED_BYTES_MIN: u64 = 64 << 20;
 
 /// Candidates of a window at the most.
 const CANDIDATES_MAX: usize = 65_536;
-
-/// A node that could leave.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    score: u64,
-    ino: Ino,
-    node: u64,
-    bytes: u64,
-    is_whole: bool,
-    /// It would come back within minutes.
-    returns: bool,
-    heat: u32,
-    idle_seconds: u32,
-}
-
-/// Bytes to evict from a tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Needed {
-    /// Down to the low mark, or for ranges that are to come.
-    pub(super) bytes: u64,
-    /// As many of them leave also if they would come back ([`Mover::would_return`]): those above the high mark, and for ranges that are to come.
-    pub(super) pressing: u64,
-}
-
-impl Needed {
-    /// Above the marks of a tier, with `wanted` bytes that are to come and without those that are leaving.
-    pub(super) fn on(fill: &TierFill, is_evicting: bool, wanted: u64, leaving: u64) -> Self {
-        let above = |mark: u64, coming| fill.used.saturating_add(coming).saturating_sub(mark).saturating_sub(leaving);
-        let pressing = above(fill.high_mark, wanted);
-        let down_to_low = if is_evicting { above(fill.low_mark, 0) } else { 0 };
-        Self { bytes: down_to_low.max(pressing), pressing }
-    }
-
-    /// Whether only data leaves that would not come back.
-    pub(super) const fn keeps_returning(self) -> bool {
-        self.bytes > 0 && self.pressing == 0
-    }
-}
-
-/// The walk over the files of one tier.
-#[derive(Debug, Default)]
-pub(super) struct Search {
-    /// Everything up to this inode, and of the next one the nodes below this one, was seen.
-    after: Ino,
-    node: u64,
-    candidates: Vec<Candidate>,
-    bytes: u64,
-    /// Where this window began.
-    from: Option<Ino>,
-    /// Ends of the walk that were reached in this window.
-    ends: u32,
-    /// Free space wanted for ranges that are to come, or came lately.
-    makes_room: Option<RoomWanted>,
-    /// What would come back is no candidate: bytes are to leave, and none of them must.
-    keeps_returning: bool,
-    /// Takes the place of the volume's policy, where the search is only for a report.
-    policy: Option<PolicyKind>,
-    /// Time that this window took.
-    took: Duration,
-    /// Something was passed over that may leave soon: it only came lately, or is open and passed through.
-    may_find_soon: bool,
-}
-
-impl Search {
-    /// A walk from the beginning, for a report.
-    pub(super) fn new(policy: Option<PolicyKind>, needed: Needed, makes_room: Option<RoomWanted>) -> Self {
-        Self { policy, makes_room, keeps_returning: needed.keeps_returning(), ..Self::default() }
-    }
-
-    /// Whether this window has seen everything: it is behind its beginning again.
-    fn has_seen_all(&self) -> bool {
-        self.ends >= 2 || self.ends == 1 && self.from.is_some_and(|from| self.after > from)
-    }
-}
 
 /// Whether what would pay back soon on its tier stays there beside the ranges that want its space.
 fn keeps_what_pays(wanted: Option<RoomWanted>) -> bool {
@@ -164,7 +90,7 @@ fn coldest_of(candidates: &mut [Candidate], tier: TierId, table: &TierTable) -> 
 impl Mover {
     /// One step of the search; where a window is complete, its result is recorded and the required evictions are submitted.
     /// Returns whether there is more to do at once.
-    pub(super) fn search_step(
+    pub(crate) fn search_step(
         &self,
         tier: TierId,
         needed: Needed,
@@ -190,7 +116,7 @@ impl Mover {
     }
 
     /// Looks at the next files. Returns whether the window is complete.
-    pub(super) fn search_piece(
+    pub(crate) fn search_piece(
         &self,
         search: &mut Search,
         tier: TierId,
@@ -326,7 +252,7 @@ impl Mover {
     }
 
     /// The candidates that leave first, with where they go, until as much as needed goes.
-    pub(super) fn choose_victims(
+    pub(crate) fn choose_victims(
         &self,
         tier: TierId,
         needed: Needed,
@@ -373,32 +299,5 @@ impl Mover {
         let facts = self.range_facts(&inode, inode.file()?, candidate.node, piece, &context, table);
         let eviction = evict(context.policy, &facts);
         (eviction.score > 0).then_some(TierId(eviction.target))
-    }
-
-    /// As [`Mover::submit_move`], and the bytes count as leaving a tier until the job ends.
-    pub(super) fn submit_move_off(
-        &self,
-        ino: Ino,
-        bundle: Bundle,
-        from: TierId,
-        to: TierId,
-        reason: MoveReason,
-        pace: MoverPace,
-    ) -> Option<JobId> {
-        let bytes = bundle.bytes;
-        let scope = super::driver::scope_of(bundle.into_ranges());
-        let now = self.volume.clock.elapsed();
-        self.moves.submit(
-            super::queue::Order {
-                ino,
-                scope,
-                destination: Destination::To(to),
-                leaves: Some(from),
-                reason,
-                pace,
-                bytes,
-            },
-            now,
-        )
     }
 }

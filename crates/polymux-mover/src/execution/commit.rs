@@ -22,8 +22,8 @@ use polymux_volume::inode::{FileState, Layout};
 use polymux_volume::space::PendingFree;
 use polymux_volume::transaction::Transaction;
 
-use super::Interrupt;
-use super::copy::StopRule;
+use super::interrupt::Interrupt;
+use super::pace::StopRule;
 use super::part::{Part, TargetObject, holds_end};
 use crate::Mover;
 
@@ -84,7 +84,7 @@ fn free_whole(frees: &mut Vec<SourceFree>, entry: &ObjectEntry) {
 
 impl Mover {
     /// Copies data written meanwhile again while the writers go on, until little is left or it does not help.
-    pub(super) fn catch_up(&self, part: &mut Part) -> Outcome<()> {
+    pub(crate) fn catch_up(&self, part: &mut Part) -> Outcome<()> {
         for round in 0..=ROUNDS_MAX {
             let dirty = part.dirty_count();
             if dirty > 0 && round == 0 {
@@ -106,7 +106,7 @@ impl Mover {
         Ok(())
     }
 
-    pub(super) fn sync_part(&self, part: &mut Part) -> Outcome<()> {
+    pub(crate) fn sync_part(&self, part: &mut Part) -> Outcome<()> {
         self.sync_parts(&mut [part]).pop().expect("one part has one outcome")
     }
 
@@ -126,7 +126,7 @@ impl Mover {
     }
 
     /// Keeps writers out, copies the blocks that are still dirty, and switches the map.
-    pub(super) fn commit_part(&self, part: &mut Part) -> Outcome<()> {
+    pub(crate) fn commit_part(&self, part: &mut Part) -> Outcome<()> {
         let inode = Arc::clone(&part.inode);
         let file = inode.file().expect("only regular files are moved");
         let hold = hold(file, &part.ranges);
@@ -145,7 +145,7 @@ impl Mover {
 
     /// The short locked form: one node is copied with its writers kept out from the first byte to the last. It cannot
     /// be stopped, and is bounded.
-    pub(super) fn move_locked(&self, part: &mut Part) -> Outcome<()> {
+    pub(crate) fn move_locked(&self, part: &mut Part) -> Outcome<()> {
         Counters::count(&self.volume.counters.move_lock_fallbacks);
         let inode = Arc::clone(&part.inode);
         let file = inode.file().expect("only regular files are moved");

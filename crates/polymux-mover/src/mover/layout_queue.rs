@@ -22,17 +22,17 @@ const FILES_PER_STEP: usize = 16;
 /// Files to be laid out anew. Its lock is a leaf, but for those of tiers that are asked for their counters and their load.
 #[derive(Debug, Default)]
 pub(crate) struct LayoutQueue {
-    pub(super) state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// When the window of readers began.
-    pub(super) window_began: Duration,
+    pub(crate) window_began: Duration,
     /// Bytes read from each tier by all readers up to then.
-    pub(super) bytes_read: BTreeMap<TierId, u64>,
+    pub(crate) bytes_read: BTreeMap<TierId, u64>,
     /// When each tier was seen to have something to do last, while a file is queued.
-    pub(super) busy_seen: BTreeMap<TierId, Duration>,
+    pub(crate) busy_seen: BTreeMap<TierId, Duration>,
     files: BTreeMap<Ino, QueuedFile>,
     /// How many of them were written, and not read.
     written: usize,
@@ -42,17 +42,17 @@ pub(super) struct State {
 
 /// The readers that a file is laid out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct QueuedFile {
+pub(crate) struct QueuedFile {
     /// How it is read, or is likely to be.
-    pub(in super::super) reads: ReadUse,
-    pub(super) cause: Cause,
+    pub(crate) reads: ReadUse,
+    pub(crate) cause: Cause,
     /// Samples of a large file that are laid out already.
-    pub(in super::super) samples_done: u64,
+    pub(crate) samples_done: u64,
 }
 
 /// Why a file is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(crate) enum Cause {
     /// It was written, and no reader has waited for it.
     Written,
     /// Its readers waited.
@@ -61,21 +61,21 @@ pub(super) enum Cause {
 
 /// Whether a file was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Added {
+pub(crate) enum Added {
     Yes,
     /// There are too many, or more is known of it than this.
     Refused,
 }
 
 impl QueuedFile {
-    pub(super) fn new(reads: ReadUse, cause: Cause) -> Self {
+    pub(crate) fn new(reads: ReadUse, cause: Cause) -> Self {
         Self { reads, cause, samples_done: 0 }
     }
 }
 
 impl State {
     /// Adds a file, or updates one that is queued.
-    pub(super) fn add(&mut self, ino: Ino, file: QueuedFile) -> Added {
+    pub(crate) fn add(&mut self, ino: Ino, file: QueuedFile) -> Added {
         let is_welcome = match (file.cause, self.files.get(&ino)) {
             (Cause::Written, Some(known)) => known.cause == Cause::Written,
             (Cause::Written, None) => self.written < WRITTEN_MAX && self.files.len() < FILES_MAX,
@@ -92,7 +92,7 @@ impl State {
     }
 
     /// Puts one back that was taken, unless more is known of it by now.
-    pub(super) fn put_back(&mut self, ino: Ino, file: QueuedFile) {
+    pub(crate) fn put_back(&mut self, ino: Ino, file: QueuedFile) {
         if !self.files.contains_key(&ino) {
             self.add(ino, file);
         }
@@ -111,7 +111,7 @@ impl State {
     }
 
     /// Whether no file is queued. Then the tiers are not inspected, and their recorded state is dropped.
-    pub(super) fn has_nobody(&mut self) -> bool {
+    pub(crate) fn has_nobody(&mut self) -> bool {
         let has_nobody = self.files.is_empty();
         if has_nobody {
             self.busy_seen.clear();
@@ -120,18 +120,18 @@ impl State {
     }
 
     /// Takes the next files out, from where the last look ended.
-    pub(super) fn take_turn(&mut self) -> Vec<(Ino, QueuedFile)> {
+    pub(crate) fn take_turn(&mut self) -> Vec<(Ino, QueuedFile)> {
         let (before, from) = (self.files.range(..self.next), self.files.range(self.next..));
         let turn: Vec<Ino> = from.chain(before).take(FILES_PER_STEP).map(|(ino, _)| *ino).collect();
         self.next = turn.last().map_or(Ino(0), |ino| Ino(ino.0.saturating_add(1)));
         turn.into_iter().filter_map(|ino| Some((ino, self.take(ino)?))).collect()
     }
 
-    pub(super) fn file(&self, ino: Ino) -> Option<QueuedFile> {
+    pub(crate) fn file(&self, ino: Ino) -> Option<QueuedFile> {
         self.files.get(&ino).copied()
     }
 
-    pub(super) fn files(&self) -> BTreeMap<Ino, QueuedFile> {
+    pub(crate) fn files(&self) -> BTreeMap<Ino, QueuedFile> {
         self.files.clone()
     }
 }

@@ -18,7 +18,7 @@ fn has_idle_objects(layout: &Layout) -> bool {
 
 impl Mover {
     /// Compacts the list of objects of a file, where there is something to compact.
-    pub(super) fn compact_objects(&self, inode: &Inode, file: &FileState) -> Result<()> {
+    pub(crate) fn compact_objects(&self, inode: &Inode, file: &FileState) -> Result<()> {
         if !has_idle_objects(&file.layout.read()) {
             return Ok(());
         }

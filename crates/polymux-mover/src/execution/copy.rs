@@ -19,18 +19,10 @@ use polymux_volume::inode::reference_of;
 use polymux_volume::sched::{Direction, Sizing};
 use polymux_volume::space::{PendingSync, SyncTarget, TierHandle};
 
-use super::Interrupt;
-use super::mover::Mover;
-use super::pace::MoveRequest;
+use super::interrupt::Interrupt;
+use super::pace::{MoveRequest, StopRule};
 use super::part::{Gaps, Part, WriteBehind};
-
-/// Whether a copy ends when another thread waits for the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StopRule {
-    WhenAsked,
-    /// It is short, and its writers are kept out.
-    Never,
-}
+use crate::Mover;
 
 /// Bytes behind data that a file system may have taken ahead of growth (XFS), and that no program reserved: they do not move.
 const TAKEN_AHEAD_MAX: u64 = 256 << 10;
@@ -53,7 +45,7 @@ fn shared_source(from: &TierHandle, to: &TierHandle, source: &ObjectEntry) -> Op
 
 impl Mover {
     /// Copies the migrated data of some blocks.
-    pub(super) fn copy_blocks(&self, part: &mut Part, blocks: &Range<u64>, rule: StopRule) -> Outcome<()> {
+    pub(crate) fn copy_blocks(&self, part: &mut Part, blocks: &Range<u64>, rule: StopRule) -> Outcome<()> {
         let size = part.file().size();
         let runs = {
             let layout = part.file().layout.read();
@@ -211,7 +203,7 @@ impl Mover {
     }
 
     /// Brings the beginning of a range that is read next into memory, where that delays no foreground request.
-    pub(super) fn read_ahead(&self, from: &TierHandle, source: &ObjectEntry, range: Range<u64>) {
+    pub(crate) fn read_ahead(&self, from: &TierHandle, source: &ObjectEntry, range: Range<u64>) {
         if range.is_empty() || from.speed.schedule.foreground_is_active(self.volume.clock.elapsed()) {
             return;
         }
@@ -221,7 +213,7 @@ impl Mover {
     }
 
     /// As [`Self::read_ahead`], for the first bytes of a part.
-    pub(super) fn read_ahead_part(&self, part: &Part) {
+    pub(crate) fn read_ahead_part(&self, part: &Part) {
         let size = part.file().size();
         let first = {
             let layout = part.file().layout.read();
@@ -280,7 +272,7 @@ impl Mover {
     }
 
     /// Makes the copies of several parts durable, side by side.
-    pub(super) fn sync_parts(&self, parts: &mut [&mut Part]) -> Vec<Outcome<()>> {
+    pub(crate) fn sync_parts(&self, parts: &mut [&mut Part]) -> Vec<Outcome<()>> {
         let mut pending = Vec::with_capacity(parts.len());
         for part in parts.iter() {
             let file = part.file();

@@ -9,22 +9,22 @@ use polymux_records::blockmap::{BLOCKS_PER_NODE, Owner};
 use polymux_types::TierId;
 use polymux_volume::inode::{FileState, Inode};
 
-use super::mover::Mover;
+use crate::Mover;
 
 /// The part of a range node that lies on one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) tier: TierId,
-    pub(super) bytes: u64,
+pub(crate) struct Piece {
+    pub(crate) tier: TierId,
+    pub(crate) bytes: u64,
 }
 
 /// The blocks of a node.
-pub(super) fn blocks_of_node(node: u64) -> Range<u64> {
+pub(crate) fn blocks_of_node(node: u64) -> Range<u64> {
     node * BLOCKS_PER_NODE..(node + 1) * BLOCKS_PER_NODE
 }
 
 /// Which tiers hold how much of a node, up to the end of the file.
-pub(super) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
+pub(crate) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
     let blocks = blocks_of_node(node);
     let end = blocks.end.min(block_after(file.size()));
     let layout = file.layout.read();
@@ -44,7 +44,7 @@ pub(super) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
 }
 
 /// Bytes of a file that a tier owns.
-pub(super) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
+pub(crate) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
     let end = block_after(file.size());
     let layout = file.layout.read();
     let Some(slot) = layout.slot_of(tier) else { return 0 };
@@ -54,7 +54,7 @@ pub(super) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
 
 impl Mover {
     /// The context of a file if this policy, where one is named, replaces that of the volume.
-    pub(super) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
+    pub(crate) fn context_for(&self, inode: &Inode, policy: Option<PolicyKind>) -> Context {
         let context = self.placement.context_of(inode);
         match policy.filter(|_| context.source == ContextSource::Volume) {
             Some(policy) => Context { policy, ..context },
@@ -63,7 +63,7 @@ impl Mover {
     }
 
     /// Facts about the part of a node that lies on one tier.
-    pub(super) fn range_facts(
+    pub(crate) fn range_facts(
         &self,
         inode: &Inode,
         file: &FileState,

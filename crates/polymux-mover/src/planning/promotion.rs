@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 use polymux_policy::{Action, Granularity, PolicyKind, TierTable};
 use polymux_records::error::Result;
-use polymux_records::report::{Destination, MoveReason};
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_types::{Ino, TierId};
 use polymux_volume::inode::Inode;
@@ -18,18 +17,18 @@ use polymux_volume::sched::MoverPace;
 
 use super::bundle::Bundle;
 use super::facts::pieces_of_node;
-use super::mover::Mover;
-use super::planner::note_coming;
+use super::tables::note_coming;
+use crate::Mover;
 
 /// Hot nodes looked at in a step.
 const HOT_PER_STEP: usize = 128;
 
 /// Promotions decided on in one step, by file and the tier that they go to.
-pub(super) type Promotions = BTreeMap<(Ino, TierId), Bundle>;
+pub(crate) type Promotions = BTreeMap<(Ino, TierId), Bundle>;
 
 /// A decision on the part of a range that lies on one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It is promoted. Where its file moves as a whole, these are the bytes of the file.
     Promoted { from: TierId, to: TierId, bytes: u64 },
     /// It stays on this tier for now.
@@ -43,7 +42,7 @@ impl Mover {
     ///
     /// # Errors
     /// The size of the file is not known, because a tier is missing.
-    pub(super) fn decide_promotion(
+    pub(crate) fn decide_promotion(
         &self,
         inode: &Inode,
         node: u64,
@@ -89,7 +88,7 @@ impl Mover {
     }
 
     /// Plans promotions of recently hot ranges. Returns whether there may be more.
-    pub(super) fn promote_step(&self) -> Result<bool> {
+    pub(crate) fn promote_step(&self) -> Result<bool> {
         let hot = self.placement.heat.take_hot(HOT_PER_STEP);
         if hot.is_empty() {
             return Ok(false);
@@ -132,18 +131,6 @@ impl Mover {
             Verdict::Later => {}
         }
         self.placement.heat.tell_again(ino, node);
-    }
-
-    /// Submits a promotion, and charges it to the write budget of its tier. Returns whether it was accepted.
-    pub(super) fn submit_promotion(&self, ino: Ino, tier: TierId, bundle: Bundle, pace: MoverPace) -> bool {
-        let bytes = bundle.bytes;
-        let destination = Destination::To(tier);
-        let job = self.submit_move(ino, bundle.into_ranges(), destination, MoveReason::Promote, pace, bytes);
-        let is_taken = job.is_some();
-        if is_taken {
-            self.placement.write_budget.charge(tier, bytes, self.placement.logical_clock.now());
-        }
-        is_taken
     }
 
     /// A hot range stays on a slow tier: perhaps because the candidates on the faster ones are unknown.

@@ -11,20 +11,19 @@
 //! * A tier that is only being looked at for its removal takes nothing new, and nothing is taken off it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 
 use polymux_data::placement::Request;
 use polymux_records::error::Result;
 use polymux_records::report::{Destination, DrainReport, MoveReason};
-use polymux_records::store::{FileRecord, InodeBody, ObjectEntry, TierStanding};
+use polymux_records::store::{FileRecord, InodeBody, ObjectEntry};
 use polymux_tier::ObjectStat;
-use polymux_types::sync::Mutex;
 use polymux_types::{Ino, TierId};
 use polymux_volume::inode::{Inode, reference_of};
 use polymux_volume::sched::MoverPace;
 use polymux_volume::space::TierHandle;
 
-use super::mover::Mover;
+use crate::Mover;
+use crate::mover::drains::{Drain, Work};
 
 /// Inode records looked at in a step.
 const PAGE: usize = 512;
@@ -35,84 +34,7 @@ const OPEN_JOBS_MAX: usize = 256;
 /// Milliseconds between two looks at the directories of a tier for objects that no file names.
 const OBJECTS_LOOK_MS: u64 = 5000;
 
-/// How far the emptying of one tier is.
-#[derive(Clone, Debug, Default)]
-struct Drain {
-    /// The last inode of the walk.
-    after: u64,
-    /// Files found in this walk.
-    found: u64,
-    /// Files and bytes of the first walk.
-    files_total: u64,
-    bytes_total: u64,
-    is_counted: bool,
-    is_empty: bool,
-    /// When its directories are looked at again, after a look that found something.
-    look_due_ms: u64,
-}
-
-/// All tiers that are being emptied.
-#[derive(Debug, Default)]
-pub struct Drains {
-    by_tier: Mutex<BTreeMap<TierId, Drain>>,
-    /// Tiers whose removal is under way. Held while `draining` of a tier is set for that.
-    leaving: Mutex<BTreeSet<TierId>>,
-}
-
-/// Draining state of a tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
-    /// It is as any other.
-    InService,
-    /// Files are taken off it.
-    Emptied,
-    /// It is being removed: it takes nothing new, and files stay.
-    Leaving,
-}
-
-impl Drains {
-    fn work_on(&self, handle: &TierHandle) -> Work {
-        let leaving = self.leaving.lock();
-        match (leaving.contains(&handle.id), handle.is_draining()) {
-            (true, _) => Work::Leaving,
-            (false, true) => Work::Emptied,
-            (false, false) => Work::InService,
-        }
-    }
-
-    /// Whether files are taken off a tier.
-    pub(super) fn is_emptied(&self, handle: &TierHandle) -> bool {
-        self.work_on(handle) == Work::Emptied
-    }
-
-    /// From here on nothing new comes to a tier, so that it can be seen whether it is empty.
-    pub fn begin_removal(&self, handle: &TierHandle) {
-        let mut leaving = self.leaving.lock();
-        leaving.insert(handle.id);
-        handle.set_draining(true);
-    }
-
-    /// Reverts a removal: the tier gets its former standing back. Whether it is empty is determined anew.
-    pub fn take_removal_back(&self, handle: &TierHandle, before: TierStanding) {
-        let mut leaving = self.leaving.lock();
-        if leaving.contains(&handle.id) {
-            handle.set_draining(before == TierStanding::Draining);
-            leaving.remove(&handle.id);
-        }
-        drop(leaving);
-        if let Some(drain) = self.by_tier.lock().get_mut(&handle.id) {
-            drain.is_empty = false;
-        }
-    }
-
-    /// A tier has left the volume.
-    pub fn forget(&self, tier: TierId) {
-        self.by_tier.lock().remove(&tier);
-        self.leaving.lock().remove(&tier);
-    }
-}
-
-fn is_drain_of(tier: TierId) -> impl Fn(&super::queue::Job) -> bool {
+fn is_drain_of(tier: TierId) -> impl Fn(&crate::queue::Job) -> bool {
     move |job| job.reason == MoveReason::Drain && job.destination == Destination::AwayFrom(tier)
 }
 
@@ -137,7 +59,7 @@ impl Mover {
     }
 
     /// Whether files are still to leave a tier.
-    pub(super) fn is_emptying_a_tier(&self) -> bool {
+    pub(crate) fn is_emptying_a_tier(&self) -> bool {
         let is_empty = |tier| self.drains.by_tier.lock().get(&tier).is_some_and(|drain| drain.is_empty);
         self.volume.tiers.all().iter().any(|handle| self.drains.is_emptied(handle) && !is_empty(handle.id))
     }
@@ -202,7 +124,7 @@ impl Mover {
     /// next slower tier, then slower ones, and only then faster ones, the nearest first. `None`: no tier has space.
     ///
     /// Data on a slow tier is cold. If its file is used, it is promoted from its new place.
-    pub(super) fn tier_to_drain_to(&self, inode: &Inode, request: &Request, drained: TierId) -> Option<TierId> {
+    pub(crate) fn tier_to_drain_to(&self, inode: &Inode, request: &Request, drained: TierId) -> Option<TierId> {
         let context = self.placement.context_of(inode);
         let tiers = self.volume.tiers.all();
         let speed_order: Vec<TierId> = tiers.iter().map(|tier| tier.id).collect();

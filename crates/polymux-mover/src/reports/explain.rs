@@ -14,9 +14,9 @@ use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::sched::GateState;
 use polymux_volume::tier_reads::PieceIs;
 
-use super::facts::{Piece, pieces_of_node};
-use super::mover::Mover;
-use super::relief::Worth;
+use crate::Mover;
+use crate::planning::facts::{Piece, pieces_of_node};
+use crate::planning::worth::Worth;
 
 /// Nodes of a file that are looked at; of a larger one, those in front.
 const NODES_MAX: u64 = 65_536;
@@ -76,10 +76,6 @@ impl Mover {
         }
         let preferred = context.preferred.iter().map(|tier| TierId(*tier));
         preferred.map(|tier| self.name_of_tier(tier)).collect()
-    }
-
-    pub(super) fn name_of_tier(&self, tier: TierId) -> String {
-        self.volume.tiers.by_id(tier).map_or_else(|_| format!("tier {tier}"), |handle| handle.name.clone())
     }
 
     fn explain_ranges(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<RangeExplanation> {
@@ -232,19 +228,6 @@ impl Mover {
 
     fn waits_for_window(&self) -> bool {
         !self.volume.is_read_only() && matches!(self.gate.state(self.minute_of_week()), GateState::Shut(_))
-    }
-
-    /// Why no job begins now, where that is so for all of them.
-    pub(super) fn why_nothing_moves(&self) -> Option<String> {
-        if self.volume.is_read_only() {
-            return Some("The volume is mounted read-only.".to_owned());
-        }
-        match self.gate.state(self.minute_of_week()) {
-            GateState::Open => None,
-            GateState::Paused => Some("Moving is paused.".to_owned()),
-            GateState::Shut(Some(minutes)) => Some(format!("The next time window opens in {minutes} minutes.")),
-            GateState::Shut(None) => Some("No time window ever opens.".to_owned()),
-        }
     }
 
     /// All policies there are.

@@ -26,9 +26,9 @@ const BEGINNINGS_DIVISOR: u64 = 20;
 
 /// The parts of a file on its tiers.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(crate) struct Shares {
     /// One node in so many was looked at.
-    pub(super) one_in: u64,
+    pub(crate) one_in: u64,
     of_tiers: BTreeMap<u16, Share>,
 }
 
@@ -44,14 +44,14 @@ struct Share {
 }
 
 /// Nodes that go from one tier to another.
-pub(in super::super) struct NodeMoves {
-    pub(in super::super) from: TierId,
-    pub(in super::super) to: TierId,
-    pub(in super::super) bundle: Bundle,
+pub(crate) struct NodeMoves {
+    pub(crate) from: TierId,
+    pub(crate) to: TierId,
+    pub(crate) bundle: Bundle,
 }
 
 /// Looks at a file, or at the sample of this number.
-pub(super) fn shares_of(file: &FileState, sample: u64) -> Shares {
+pub(crate) fn shares_of(file: &FileState, sample: u64) -> Shares {
     let end = block_after(file.size());
     let nodes = end.div_ceil(BLOCKS_PER_NODE);
     let one_in = nodes.div_ceil(NODES_MAX).max(1);
@@ -81,7 +81,7 @@ pub(super) fn shares_of(file: &FileState, sample: u64) -> Shares {
 
 /// Picoseconds for each byte that is read in such a way, while the device has as much to do as it likes. `None` where that was not
 /// measured, or nothing was read.
-pub(super) fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Option<u64> {
+pub(crate) fn picoseconds_per_byte(profile: &TierProfile, reads: &ReadUse) -> Option<u64> {
     let measured = &profile.measured.as_ref()?.measurement;
     let reads = without_beginnings(reads);
     let mut time = 0;
@@ -107,7 +107,7 @@ fn without_beginnings(reads: &ReadUse) -> ReadUse {
 }
 
 /// The parts of a file on all tiers, and the time that each needs for a byte of it.
-pub(super) fn parts_of(core: &Mover, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
+pub(crate) fn parts_of(core: &Mover, shares: &Shares, reads: &ReadUse) -> Vec<ReadPart> {
     let part = |handle: &std::sync::Arc<polymux_volume::space::TierHandle>| {
         let (bytes, movable) = shares.of_tiers.get(&handle.id.0).map_or((0, 0), |share| (share.bytes, share.movable));
         let speed = handle.look_at_profile(|profile| picoseconds_per_byte(profile, reads));
@@ -123,7 +123,7 @@ fn spaced(nodes: &[u64], count: usize) -> impl Iterator<Item = u64> {
 }
 
 /// The migrations, in whole nodes. Each node occurs once.
-pub(super) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
+pub(crate) fn moves_for(shares: Shares, shifts: &[Shift]) -> Vec<NodeMoves> {
     let Shares { one_in, mut of_tiers } = shares;
     let mut moves = Vec::new();
     for shift in shifts {

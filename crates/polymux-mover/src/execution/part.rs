@@ -19,14 +19,14 @@ use polymux_records::store::{DisownedKind, DisownedRecord, ObjectEntry};
 use polymux_types::TierId;
 use polymux_volume::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
 
-use super::Interrupt;
-use super::mover::Mover;
-use super::pace::is_unwanted;
-use super::queue::{ArrivedBytes, PaceOfJob};
+use super::interrupt::Interrupt;
+use crate::Mover;
+
+use crate::queue::{ArrivedBytes, PaceOfJob};
 
 /// Whether the record of the inode names the target's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetObject {
+pub(crate) enum TargetObject {
     Recorded,
     /// Made for this part; its record comes with the switch.
     New,
@@ -34,7 +34,7 @@ pub(super) enum TargetObject {
 
 /// Whether the object on the target goes on behind gaps when all that is wanted has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gaps {
+pub(crate) enum Gaps {
     Follow,
     /// All of the file comes. Space preallocated beforehand would keep XFS from giving back, when the object is closed, the blocks that it
     /// takes behind bytes that are appended later.
@@ -42,41 +42,41 @@ pub(super) enum Gaps {
 }
 
 /// Whole nodes of one file that are being moved.
-pub(super) struct Part {
-    pub(super) inode: Arc<Inode>,
-    pub(super) ticket: Arc<MoveTicket>,
+pub(crate) struct Part {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) ticket: Arc<MoveTicket>,
     /// Only data on this tier is moved; `None`: all data that is not on the target.
-    pub(super) from: Option<TierId>,
-    pub(super) target: ObjectEntry,
-    pub(super) target_object: TargetObject,
-    pub(super) gaps: Gaps,
+    pub(crate) from: Option<TierId>,
+    pub(crate) target: ObjectEntry,
+    pub(crate) target_object: TargetObject,
+    pub(crate) gaps: Gaps,
     /// Whole nodes, in order, apart.
-    pub(super) ranges: Vec<Range<u64>>,
+    pub(crate) ranges: Vec<Range<u64>>,
     /// Pending frees in the range on the target, not carried out while the part is under way.
-    pub(super) claims: Vec<DisownedRecord>,
+    pub(crate) claims: Vec<DisownedRecord>,
     /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
-    pub(super) error_sequence: u32,
-    pub(super) bytes_copied: u64,
+    pub(crate) error_sequence: u32,
+    pub(crate) bytes_copied: u64,
     /// Shared with its job: further moves are planned by it.
-    pub(super) arrived: ArrivedBytes,
+    pub(crate) arrived: ArrivedBytes,
     /// The last request that was written, which may still be on its way to the device.
-    pub(super) behind: Option<WriteBehind>,
+    pub(crate) behind: Option<WriteBehind>,
     /// When it began, the file could still be read or written.
-    pub(super) began_wanted: bool,
+    pub(crate) began_wanted: bool,
     /// How it behaves beside others who use the devices.
-    pub(super) pace: PaceOfJob,
+    pub(crate) pace: PaceOfJob,
 }
 
 /// A request of a mover that was written and is being written back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WriteBehind {
-    pub(super) target: ObjectEntry,
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub(crate) struct WriteBehind {
+    pub(crate) target: ObjectEntry,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
 }
 
 /// The result of `begin`.
-pub(super) enum Beginning {
+pub(crate) enum Beginning {
     Part(Box<Part>),
     /// The range has no block that could go to the target.
     NothingToMove,
@@ -85,35 +85,35 @@ pub(super) enum Beginning {
 }
 
 impl Part {
-    pub(super) fn file(&self) -> &FileState {
+    pub(crate) fn file(&self) -> &FileState {
         self.inode.file().expect("only regular files are moved")
     }
 
-    pub(super) fn selection(&self) -> Selection {
+    pub(crate) fn selection(&self) -> Selection {
         Selection { from: self.from, target: self.target.tier }
     }
 
     /// Stops tracking writes to the nodes of the part.
-    pub(super) fn unmark(&self) {
+    pub(crate) fn unmark(&self) {
         self.ranges.iter().for_each(|blocks| self.file().nodes.unmark_moving(blocks));
     }
 
     /// The blocks that were written since this was last asked.
-    pub(super) fn take_dirty(&self) -> Vec<Range<u64>> {
+    pub(crate) fn take_dirty(&self) -> Vec<Range<u64>> {
         self.ranges.iter().flat_map(|blocks| self.file().nodes.take_dirty(blocks)).collect()
     }
 
     /// Blocks that are dirty now.
-    pub(super) fn dirty_count(&self) -> u64 {
+    pub(crate) fn dirty_count(&self) -> u64 {
         self.ranges.iter().map(|blocks| self.file().nodes.dirty_count(blocks)).sum()
     }
 }
 
 /// Which blocks a part moves, by who owns them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Selection {
-    pub(super) from: Option<TierId>,
-    pub(super) target: TierId,
+pub(crate) struct Selection {
+    pub(crate) from: Option<TierId>,
+    pub(crate) target: TierId,
 }
 
 impl Selection {
@@ -122,14 +122,14 @@ impl Selection {
     }
 
     /// Whether the target has all of a file when everything was moved that is taken of it.
-    pub(super) fn leaves_nothing(self, inode: &Inode) -> bool {
+    pub(crate) fn leaves_nothing(self, inode: &Inode) -> bool {
         let stays = |tier: TierId| tier != self.target && !self.takes(tier);
         inode.file().is_some_and(|file| !file.layout.read().objects.iter().any(|entry| stays(entry.tier)))
     }
 
     /// The runs within `ranges` that are moved. The last one reaches to the end of all blocks where its range holds the end
     /// of the file; a range behind the end has none, so that the map keeps no leftovers of a file that was longer.
-    pub(super) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
+    pub(crate) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
         let movable = |run: Run| match run.owner {
             Some(Owner::Slot(slot)) if self.takes(layout.object(slot).tier) => Some((run, layout.object(slot))),
             Some(Owner::Slot(_) | Owner::Hole) | None => None,
@@ -142,15 +142,20 @@ impl Selection {
     }
 }
 
+/// Whether a file has no name any more and only the mover refers to it.
+pub(crate) fn is_unwanted(inode: &Inode) -> bool {
+    inode.common.read().links == 0 && inode.lifecycle.lock().handles == 0
+}
+
 /// Whether the last block of a file of this size lies in the range, or where it would lie.
-pub(super) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
+pub(crate) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
     let last = block_after(size).saturating_sub(1);
     blocks.contains(&last)
 }
 
 impl Mover {
     /// Begins to move the selected blocks of the nodes of `wanted`.
-    pub(super) fn begin_part(
+    pub(crate) fn begin_part(
         &self,
         inode: &Arc<Inode>,
         wanted: &[Range<u64>],
@@ -294,7 +299,7 @@ impl Mover {
     }
 
     /// Ends a part whose map was not switched: the file is as it was, and the copy belongs to no file.
-    pub(super) fn give_up_part(&self, part: &Part, interrupt: &Interrupt) {
+    pub(crate) fn give_up_part(&self, part: &Part, interrupt: &Interrupt) {
         part.unmark();
         match part.target_object {
             TargetObject::Recorded => self.volume.disowned.add(&part.claims, part.inode.last_sequence()),
@@ -320,7 +325,7 @@ impl Mover {
     }
 
     /// Lets the file go.
-    pub(super) fn end_part(&self, part: &Part) {
+    pub(crate) fn end_part(&self, part: &Part) {
         part.file().end_move(&part.ticket);
         if let Err(error) = self.data.unpin(part.inode.ino, 1) {
             log::warn!("inode {} is deleted at the next mount: {error}", part.inode.ino);

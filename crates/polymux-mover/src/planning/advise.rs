@@ -13,7 +13,7 @@ use polymux_types::{Errno, Ino, TierId};
 use polymux_volume::heat::{MINUTES, Minutes};
 use polymux_volume::space::TierHandle;
 
-use super::mover::Mover;
+use crate::Mover;
 
 /// Ranges that are looked at: those that were read most. Their files have to be loaded, to know how long they are.
 const RANGES_MAX: usize = 1 << 16;

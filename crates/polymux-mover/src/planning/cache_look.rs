@@ -15,11 +15,11 @@ use polymux_types::TierId;
 use polymux_volume::inode::{FileState, reference_of};
 
 use super::facts::{Piece, blocks_of_node};
-use super::mover::Mover;
+use crate::Mover;
 
 impl Mover {
     /// The decision of the policy for a range. If the range would be promoted for its use, the page cache is looked up first.
-    pub(super) fn decide_after_look(
+    pub(crate) fn decide_after_look(
         &self,
         file: &FileState,
         node: u64,

@@ -12,13 +12,14 @@ use polymux_types::{Ino, TierId};
 use polymux_volume::heat::HeatCursor;
 use polymux_volume::inode::Inode;
 
-use super::facts::bytes_mapped_on;
-use super::load_balance::{Handover, PairPlan};
-use super::mover::Mover;
-use super::planner::{Demand, note_coming};
-use super::promotion::{Promotions, Verdict};
-use super::relief::Planned;
-use super::victims::Search;
+use crate::Mover;
+use crate::mover::planner::Search;
+use crate::planning::facts::bytes_mapped_on;
+use crate::planning::load_balance::{Handover, PairPlan};
+use crate::planning::planned::Planned;
+use crate::planning::promotion::{Promotions, Verdict};
+use crate::planning::rules::Demand;
+use crate::planning::tables::note_coming;
 
 /// Hot nodes looked at in one piece.
 const HOT_PAGE: usize = 4096;

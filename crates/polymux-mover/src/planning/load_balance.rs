@@ -32,9 +32,10 @@ use polymux_volume::tier_reads::{HandoverOutcome, Pair, RoomWanted};
 
 use super::bundle::Bundle;
 use super::facts::{Piece, pieces_of_node};
-use super::mover::Mover;
-use super::planner::note_coming;
-use super::relief::{Planned, REQUESTS_OF_MOVE};
+use super::planned::Planned;
+use super::tables::note_coming;
+use super::worth::REQUESTS_OF_MOVE;
+use crate::Mover;
 
 /// Nodes that are looked at for handovers: those that are read most.
 const NODES_MAX: usize = 4096;
@@ -47,10 +48,10 @@ const STREAM_MIN: u64 = 1 << 20;
 
 /// The part of a file that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Handover {
-    pub(super) ino: Ino,
-    pub(super) node: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Handover {
+    pub(crate) ino: Ino,
+    pub(crate) node: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Amount that is still to go between two tiers: reads in a thousand seconds, and bytes at the most.
@@ -67,9 +68,9 @@ struct Wanted {
 }
 
 /// The ranges that move from one tier of a pair to the other.
-pub(super) struct PairPlan {
-    pub(super) pair: Pair,
-    pub(super) handovers: Vec<Handover>,
+pub(crate) struct PairPlan {
+    pub(crate) pair: Pair,
+    pub(crate) handovers: Vec<Handover>,
     outcome: HandoverOutcome,
 }
 
@@ -82,7 +83,7 @@ enum Direction {
 
 impl Mover {
     /// Between which tiers reads may be handed over: from the first one of a pair to the second.
-    pub(super) fn pairs_for_handovers(&self) -> Vec<Pair> {
+    pub(crate) fn pairs_for_handovers(&self) -> Vec<Pair> {
         let tiers = self.volume.tiers.all();
         let takes_part =
             |tier: &&Arc<TierHandle>| tier.present().is_some() && !tier.is_draining() && !tier.is_failing();
@@ -102,7 +103,7 @@ impl Mover {
     }
 
     /// Hands reads over between tiers if that is due, in addition to the moves up in `planned`. Returns whether anything was submitted.
-    pub(super) fn hand_reads_over(&self, planned: &mut Planned, table: &mut TierTable) -> bool {
+    pub(crate) fn hand_reads_over(&self, planned: &mut Planned, table: &mut TierTable) -> bool {
         let now = self.volume.clock.elapsed();
         let takers = self.moves.takers_of_handovers();
         self.placement.tier_reads.note_handovers_under_way(&takers, now);
@@ -133,7 +134,7 @@ impl Mover {
 
     /// Plans the handovers for the present, beside the promotions of `planned`, to which it adds the space that ranges going up to a tier which is
     /// read alike want there. `policy` takes the place of the volume's. A tier takes part in one handover at a time.
-    pub(super) fn plan_handovers(
+    pub(crate) fn plan_handovers(
         &self,
         policy: Option<PolicyKind>,
         planned: &mut Planned,

@@ -16,8 +16,8 @@ use polymux_volume::heat::ReadUse;
 use polymux_volume::space::TierHandle;
 
 use super::layout::picoseconds_per_byte;
-use super::queue::{Added, Cause, QueuedFile};
 use crate::Mover;
+use crate::mover::layout_queue::{Added, Cause, QueuedFile};
 
 /// Least length of a window.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const BUSY_PERCENT_MIN: u128 = 70;
 const BUSY_PERCENT_MAX: u128 = 150;
 
 /// How long a tier must have had nothing to do.
-pub(super) const REST_MIN: Duration = Duration::from_secs(2);
+pub(crate) const REST_MIN: Duration = Duration::from_secs(2);
 
 /// The work of a tier for readers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ enum Reading {
 
 impl Mover {
     /// Evaluates the reads of a window that is over.
-    pub(super) fn end_window_of_readers(&self) {
+    pub(crate) fn end_window_of_readers(&self) {
         let Some((length, read)) = self.next_window() else { return };
         let uses = self.data.read_uses.take();
         if uses.is_empty() || self.volume.options.reader_layout == ReaderLayout::Never {
@@ -87,7 +87,7 @@ impl Mover {
     }
 
     /// Tiers that no program used lately, and that have taken all that was written.
-    pub(super) fn tiers_at_rest(&self) -> Vec<TierId> {
+    pub(crate) fn tiers_at_rest(&self) -> Vec<TierId> {
         let now = self.volume.clock.elapsed();
         let mut state = self.layout_queue.state.lock();
         let mut at_rest = Vec::new();
