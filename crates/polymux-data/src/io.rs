@@ -46,32 +46,13 @@ pub use write::{WriteRequest, patience};
 
 use std::ops::Range;
 
-use polymux_records::blockmap::END;
 use polymux_records::store::{DisownedRecord, ObjectEntry};
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::Block;
 
-/// The block that a byte lies in.
-#[inline]
-pub fn block_of(offset: u64) -> u64 {
-    offset / BLOCK_SIZE
-}
-
-/// The first block that begins at or after a byte.
-#[inline]
-pub fn block_after(offset: u64) -> u64 {
-    offset.div_ceil(BLOCK_SIZE)
-}
-
-/// The pending free of blocks that an object had, up to all that may follow where they end at [`END`].
-pub fn pending_free_of_blocks(entry: &ObjectEntry, blocks: Range<u64>) -> DisownedRecord {
+/// The pending free of blocks that an object had, up to all that may follow where they end at [`Block::END`].
+pub fn pending_free_of_blocks(entry: &ObjectEntry, blocks: Range<Block>) -> DisownedRecord {
     match blocks.end {
-        END => DisownedRecord::of_tail(entry, start_of(blocks.start)),
-        end => DisownedRecord::of_range(entry, start_of(blocks.start), start_of(end)),
+        Block::END => DisownedRecord::of_tail(entry, blocks.start.first_byte()),
+        end => DisownedRecord::of_range(entry, blocks.start.first_byte(), end.first_byte()),
     }
-}
-
-/// First byte of a block; of one beyond the largest file, a byte beyond it too.
-#[inline]
-pub fn start_of(block: u64) -> u64 {
-    block.saturating_mul(BLOCK_SIZE)
 }

@@ -11,8 +11,8 @@ use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::parts::Progress;
 use polymux_records::report::{Destination, JobState, MoveReason, WaitsFor};
-use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Block, TierId};
 use polymux_volume::sched::{GateState, MoverPace};
 
 use crate::Mover;
@@ -221,7 +221,7 @@ impl Mover {
             Destination::AwayFrom(tier) => Ok(file.layout.read().slot_of(tier).is_some()),
             Destination::To(target) if job.is_whole && job.setbacks.reruns < RERUNS_MAX && !is_unwanted(&inode) => {
                 let selection = Selection { from: job.leaves, target };
-                let all = std::slice::from_ref(&(0..polymux_records::blockmap::END));
+                let all = std::slice::from_ref(&(Block(0)..Block::END));
                 Ok(!selection.runs(&file.layout.read(), all, file.size()).is_empty())
             }
             Destination::To(_) => Ok(false),

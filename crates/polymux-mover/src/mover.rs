@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use polymux_data::data_path::DataPath;
 use polymux_data::placement::Placement;
 use polymux_records::report::{Destination, JobId, MoveReason};
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 use polymux_volume::sched::{Gate, GateState, LookBudget, MoverPace, Windows, minute_of_week};
 use polymux_volume::stamps::Stamps;
 use polymux_volume::volume::Volume;
@@ -76,7 +76,7 @@ impl Mover {
     pub(crate) fn submit_move(
         &self,
         ino: Ino,
-        ranges: Option<Vec<Range<u64>>>,
+        ranges: Option<Vec<Range<Block>>>,
         destination: Destination,
         reason: MoveReason,
         pace: MoverPace,
@@ -110,6 +110,6 @@ impl Mover {
 }
 
 /// All of a file, or these blocks.
-pub(crate) fn scope_of(ranges: Option<Vec<Range<u64>>>) -> Scope {
+pub(crate) fn scope_of(ranges: Option<Vec<Range<Block>>>) -> Scope {
     ranges.map_or(Scope::Whole, |ranges| Scope::Ranges(VecDeque::from(ranges)))
 }

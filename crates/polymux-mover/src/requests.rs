@@ -4,8 +4,7 @@ use polymux_records::report::{
     Destination, JobId, JobReport, MoveReason, MoveRefusal, MoveWindow, MoverLimits, MoverPoliteness, MoversState,
     MovesReport,
 };
-use polymux_types::Ino;
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Block, Ino};
 use polymux_volume::sched::{GateState, MoverPace, TimeWindow, Windows};
 use polymux_volume::space::TierHandle;
 
@@ -35,13 +34,13 @@ impl Mover {
             }
             Some(_) if !holds_parts => return Err(MoveRefusal::WholeFilesOnly(tier.to_owned())),
             Some(range) => {
-                let blocks = range.start / BLOCK_SIZE..range.end.min(size).div_ceil(BLOCK_SIZE);
+                let blocks = Block::holding(range.start)..Block::at_or_after(range.end.min(size));
                 Some(vec![polymux_records::blockmap::whole_nodes(&blocks)])
             }
         };
-        let bytes = ranges.as_ref().map_or(size, |ranges| {
-            ranges.iter().map(|range| polymux_data::io::start_of(range.end - range.start)).sum()
-        });
+        let bytes = ranges
+            .as_ref()
+            .map_or(size, |ranges| ranges.iter().map(|range| Block::bytes_of(range.end - range.start)).sum());
         let submitted = self.submit_move(
             ino,
             ranges,

@@ -4,7 +4,8 @@
 //! * Every block has one owner: the extent that covers it, else the home slot, else none (a file without objects).
 //! * Extents do not overlap, are not empty, never name the home slot, and equal neighbours are one extent. So a file
 //!   that lies on one tier has no extent.
-//! * The map knows no size. An extent that ends at [`END`] owns all blocks that the file may still grow to: the *tail*.
+//! * The map knows no size. An extent that ends at [`Block::END`](polymux_types::Block::END) owns all blocks that the file
+//!   may still grow to: the *tail*.
 
 mod dirty;
 mod exceptions;
@@ -21,13 +22,7 @@ pub use node::NodeTable;
 pub use node_moves::{ClosedNodes, whole_nodes};
 pub use undo::UndoLog;
 
-use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
-
-/// Blocks of a range node.
-pub const BLOCKS_PER_NODE: u64 = RANGE_NODE_SIZE / BLOCK_SIZE;
-
-/// End of an extent that covers all blocks to come.
-pub const END: u64 = u64::MAX;
+pub use polymux_types::block::BLOCKS_PER_NODE;
 
 /// Who owns a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod clock;
 mod enum_with_all;
 pub mod errno;
@@ -21,6 +22,7 @@ pub mod sync;
 pub mod units;
 pub mod watermark;
 
+pub use block::Block;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use errno::Errno;
 pub use file_system_space::FileSystemSpace;

@@ -9,12 +9,11 @@ use polymux_records::blockmap::Owner;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
-use polymux_types::Errno;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
+use polymux_types::{Block, Errno};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 
 use super::spread::SpreadReservation;
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
@@ -79,13 +78,13 @@ impl DataPath {
             return Vec::new();
         }
         let layout = file.layout.read();
-        let runs = layout.map.runs(block_of(start), block_after(end));
+        let runs = layout.map.runs(Block::holding(start), Block::at_or_after(end));
         let part = |run: &polymux_records::blockmap::Run| match run.owner {
             Some(Owner::Slot(slot)) => Some(Part {
                 slot,
                 entry: layout.object(slot),
-                start: start.max(start_of(run.start)),
-                end: end.min(start_of(run.end)),
+                start: start.max(run.start.first_byte()),
+                end: end.min(run.end.first_byte()),
             }),
             Some(Owner::Hole) | None => None,
         };
@@ -143,7 +142,7 @@ impl DataPath {
         self.check_room_for_all(file, start, end)?;
         let request = Request { length: end - start, file_end: end, partial: false, except: None };
         self.ensure_home(inode, file, &request)?;
-        let inside = end.min(start_of(block_after(file.size())));
+        let inside = end.min(Block::at_or_after(file.size()).first_byte());
         for part in self.parts(file, start, inside) {
             self.reserve_part(inode, file, &part)?;
         }
@@ -164,7 +163,7 @@ impl DataPath {
             let tier = *candidates.first().ok_or(ErrorKind::NoSpace)?;
             // The space freed meanwhile may be on the tier of the end.
             if self.tail_headroom(file)? < bytes {
-                self.give_tail_to(inode, file, tier, block_after(file.size()))?;
+                self.give_tail_to(inode, file, tier, Block::at_or_after(file.size()))?;
             }
         }
         for part in self.parts(file, start, end) {
@@ -187,18 +186,18 @@ impl DataPath {
             return Ok(());
         }
         while position < end {
-            let mut room = start_of(block_of(self.tail_headroom(file)?));
+            let mut room = Block::bytes_of(self.tail_headroom(file)? / BLOCK_SIZE);
             if room < (end - position).min(BLOCK_SIZE) {
                 let rest = Request { length: end - position, partial: true, ..request };
                 let tier = *self.place_or_reclaim(inode, &rest)?.first().ok_or(ErrorKind::NoSpace)?;
                 self.extend_to_block(inode, file, position)?;
-                self.give_tail_to(inode, file, tier, block_after(file.size()))?;
-                room = start_of(block_of(self.tail_headroom(file)?));
+                self.give_tail_to(inode, file, tier, Block::at_or_after(file.size()))?;
+                room = Block::bytes_of(self.tail_headroom(file)? / BLOCK_SIZE);
                 if room == 0 {
                     return Err(ErrorKind::NoSpace.into());
                 }
             }
-            let part_end = end.min(start_of(block_after(position)).max(position).saturating_add(room));
+            let part_end = end.min(Block::at_or_after(position).first_byte().max(position).saturating_add(room));
             for part in self.parts(file, position, part_end) {
                 self.reserve_part(inode, file, &part)?;
             }
@@ -287,25 +286,28 @@ impl DataPath {
         let mut position = part.start;
         while position < part.end {
             let hole = self.seek_object(&part.entry, position, part.end, SeekTarget::Hole)?;
-            let Some(hole) = hole.map(|hole| start_of(block_after(hole)).max(position)) else { return Ok(()) };
+            let Some(hole) = hole.map(|hole| Block::at_or_after(hole).first_byte().max(position)) else {
+                return Ok(());
+            };
             if hole >= part.end {
                 return Ok(());
             }
             let reserved = self.allocated_in(&part.entry, hole..part.end)?;
-            let reaches = |end: u64| end >= part.end || block_of(end) > block_of(hole);
+            let reaches = |end: u64| end >= part.end || Block::holding(end) > Block::holding(hole);
             if let Some(reserved) = reserved.filter(|reserved| reserved.start == hole && reaches(reserved.end)) {
-                position = if reserved.end >= part.end { part.end } else { start_of(block_of(reserved.end)) };
+                position = if reserved.end >= part.end { part.end } else { Block::holding(reserved.end).first_byte() };
                 continue;
             }
             // A block of which the tier holds a part (its blocks may be smaller than ours) is no hole to be given away.
-            let data = self.seek_object(&part.entry, hole, start_of(block_after(part.end)), SeekTarget::Data)?;
-            if data.is_some_and(|data| block_of(data) == block_of(hole)) {
-                let next = start_of(block_of(hole) + 1).min(part.end);
+            let data =
+                self.seek_object(&part.entry, hole, Block::at_or_after(part.end).first_byte(), SeekTarget::Data)?;
+            if data.is_some_and(|data| Block::holding(data) == Block::holding(hole)) {
+                let next = (Block::holding(hole) + 1).first_byte().min(part.end);
                 self.reserve_on(file, part.slot, &part.entry, hole, next)?;
                 position = next;
                 continue;
             }
-            let end = data.map_or(part.end, |data| start_of(block_of(data))).min(part.end);
+            let end = data.map_or(part.end, |data| Block::holding(data).first_byte()).min(part.end);
             match self.reserve_on(file, part.slot, &part.entry, hole, end) {
                 Err(error) if error.is_out_of_room() => self.move_hole(inode, file, &part.entry, hole, end)?,
                 other => other?,
@@ -321,7 +323,7 @@ impl DataPath {
             let slot = file.layout.read().slot_on(owner.tier)?;
             self.reserve_on(file, slot, owner, position, end)
         };
-        let mut position = start_of(block_of(start));
+        let mut position = Block::holding(start).first_byte();
         if file.is_passed_through() {
             self.volume.free_for_writer(self.volume.tiers.room_generation())?;
             return on_owner(position);
@@ -332,16 +334,16 @@ impl DataPath {
                 // Pending frees have been carried out by now, on the owner too.
                 return on_owner(position);
             };
-            let room = start_of(block_of(self.volume.tiers.by_id(tier)?.headroom()));
+            let room = Block::bytes_of(self.volume.tiers.by_id(tier)?.headroom() / BLOCK_SIZE);
             if room == 0 {
                 return Err(ErrorKind::NoSpace.into());
             }
-            let part_end = start_of(block_after(end)).min(position.saturating_add(room));
+            let part_end = Block::at_or_after(end).first_byte().min(position.saturating_add(room));
             let entry = self.ensure_object(inode, file, tier)?;
             let slot = file.layout.read().slot_on(tier)?;
             // Bytes left there by a failed attempt must not show through the hole.
             let length = part_end - position;
-            let blocks = block_of(position)..block_of(part_end);
+            let blocks = Block::holding(position)..Block::holding(part_end);
             let claim = self.claim_range(inode, &entry, blocks.clone())?;
             let placed = self
                 .volume

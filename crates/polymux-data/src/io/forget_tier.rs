@@ -13,16 +13,15 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::blockmap::{END, MapChange, Owner};
+use polymux_records::blockmap::{MapChange, Owner};
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::report::LostFile;
 use polymux_records::store::ObjectEntry;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{Errno, TierId};
+use polymux_types::{Block, Errno, TierId};
 use polymux_volume::inode::{FileState, Inode, Layout, reference_of};
 
 use super::layout_change::Company;
-use super::{block_after, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
@@ -47,18 +46,18 @@ struct Loss {
 
 impl Loss {
     fn of(layout: &Layout, slot: u8, size: u64, end: End) -> Self {
-        let runs = layout.map.runs(0, END);
+        let runs = layout.map.runs(Block(0), Block::END);
         let size = if end == End::Elsewhere { reached_at_least(layout, size) } else { size };
         let lost = || runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
         let mut ranges = Vec::new();
         let mut size_after = size;
         if end == End::Unknown {
-            let tail = lost().filter(|run| run.end == END).map(|run| start_of(run.start)).next_back();
+            let tail = lost().filter(|run| run.end == Block::END).map(|run| run.start.first_byte()).next_back();
             let known = size.max(tail.unwrap_or(0)).next_multiple_of(BLOCK_SIZE);
             size_after = known + BLOCK_SIZE;
             ranges.push((size.min(known), size_after));
         }
-        ranges.extend(lost().map(|run| (start_of(run.start), start_of(run.end).min(size_after))));
+        ranges.extend(lost().map(|run| (run.start.first_byte(), run.end.first_byte().min(size_after))));
         ranges.retain(|(start, end)| start < end);
         ranges.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
@@ -74,8 +73,8 @@ impl Loss {
 
 /// The least that a file has whose tail is on a tier that is away: it was given to that tier where the file had reached it.
 fn reached_at_least(layout: &Layout, size: u64) -> u64 {
-    let runs = layout.map.runs(0, END);
-    size.max(runs.last().map_or(0, |run| start_of(run.start)))
+    let runs = layout.map.runs(Block(0), Block::END);
+    size.max(runs.last().map_or(0, |run| run.start.first_byte()))
 }
 
 impl DataPath {
@@ -185,7 +184,7 @@ impl DataPath {
             if takes_heir && heir.is_none() {
                 return Err(Errno::EAGAIN.into());
             }
-            file.nodes.mark_map_changed(0..END);
+            file.nodes.mark_map_changed(Block(0)..Block::END);
             if end != End::Elsewhere {
                 file.sizes.bytes.store(loss.size, Ordering::Release);
             }
@@ -243,9 +242,9 @@ fn give_away_lost_blocks(
     let is_kept = |slot: &u8| kept.iter().any(|(of, _)| of == slot);
     let home = layout.map.home().filter(is_kept);
     let taker = layout.tail_slot().filter(is_kept).or(home).unwrap_or(kept[0].0);
-    let reached = block_after(size);
+    let reached = Block::at_or_after(size);
     let mut change = MapChange::default();
-    for run in layout.map.runs(0, END) {
+    for run in layout.map.runs(Block(0), Block::END) {
         let is_hole = run.owner == Some(Owner::Hole);
         if run.owner != Some(Owner::Slot(lost)) && !(is_hole && kept.len() == 1) {
             continue;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use polymux_records::attributes::WriteOrigin;
 use polymux_records::parts::Promotion;
+use polymux_types::Block;
 use polymux_types::limits::RANGE_NODE_SIZE;
 use polymux_volume::heat::{AccessKind, Pattern};
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::space::TierHandle;
 
-use super::block_of;
 use super::read::Ahead;
 use crate::data_path::DataPath;
 
@@ -53,7 +53,7 @@ impl DataPath {
     pub(super) fn tier_at(&self, file: &FileState, offset: u64) -> Option<Arc<TierHandle>> {
         let owner = {
             let layout = file.layout.read();
-            layout.owner_of(&layout.map.run_at(block_of(offset)))
+            layout.owner_of(&layout.map.run_at(Block::holding(offset)))
         };
         owner.and_then(|(_, entry)| self.volume.tiers.by_id(entry.tier).ok())
     }

@@ -9,13 +9,12 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::blockmap::END;
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::{DisownedRecord, ObjectEntry, keys};
 use polymux_tier::Wait;
-use polymux_types::{Errno, Ino, TierId};
+use polymux_types::{Block, Errno, Ino, TierId};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 
 use crate::data_path::DataPath;
@@ -114,7 +113,7 @@ impl DataPath {
             }
             let mut layout = file.layout.write();
             assert!(layout.objects.is_empty(), "a file without home has no objects");
-            file.nodes.mark_map_changed(0..END);
+            file.nodes.mark_map_changed(Block(0)..Block::END);
             let replaces_record = file.inline.give_up();
             layout.objects.push(*entry);
             layout.map.set_home(0);

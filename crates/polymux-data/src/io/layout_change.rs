@@ -7,8 +7,9 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use polymux_records::blockmap::{END, UndoLog};
+use polymux_records::blockmap::UndoLog;
 use polymux_records::error::Result;
+use polymux_types::Block;
 use polymux_volume::inode::{FileState, Inode, Layout};
 use polymux_volume::transaction::Transaction;
 
@@ -75,7 +76,7 @@ impl DataPath {
 /// Puts the layout of a file back as it was before a transaction that the store refused.
 fn take_back(file: &FileState, before: Before) {
     let mut layout = file.layout.write();
-    file.nodes.mark_map_changed(0..END);
+    file.nodes.mark_map_changed(Block(0)..Block::END);
     let mut map = std::mem::take(&mut layout.map);
     map.take_back(before.map);
     *layout = Layout { map, ..before.layout };

@@ -14,17 +14,16 @@ use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::parts::Promotion;
 use polymux_tier::Wait;
-use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Block, TierId};
 use polymux_volume::inode::{FileState, Inode};
 
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
 /// The beginning of the first range node that a write reaches and the file did not.
 fn first_new_node(file: &FileState, position: u64, length: usize) -> Option<u64> {
-    let reached = start_of(block_after(file.size()));
+    let reached = Block::at_or_after(file.size()).first_byte();
     let node = position.max(reached).checked_next_multiple_of(RANGE_NODE_SIZE)?;
     (node > 0 && node < position.saturating_add(length as u64)).then_some(node)
 }
@@ -68,7 +67,7 @@ impl DataPath {
             return Ok(&data[..usize::try_from(node - position).expect("less than the data")]);
         }
         let Some(tier) = self.better_tier_for_log(inode, file, node) else { return Ok(data) };
-        match self.give_tail_to(inode, file, tier, block_of(node)) {
+        match self.give_tail_to(inode, file, tier, Block::holding(node)) {
             Ok(_) => Counters::count(&self.volume.counters.tail_switches_of_logs),
             // The metadata failed. A tier that cannot take the log leaves it where it is.
             Err(error) if !is_of_tiers(&error) => return Err(error),

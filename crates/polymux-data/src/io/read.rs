@@ -8,6 +8,7 @@ use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Guarantee, TierError, Wait};
+use polymux_types::Block;
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 use polymux_volume::inode::Common;
 use polymux_volume::inode::{FileState, Inode, Layout, reference_of};
@@ -15,7 +16,6 @@ use polymux_volume::sched::{is_from_device, microseconds};
 use polymux_volume::space::Piece;
 
 use super::short::is_object_short;
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 
 /// Optimistic attempts before a read holds the mapping.
@@ -89,7 +89,7 @@ fn plan(inode: &Inode, file: &FileState, layout: &Layout, offset: u64, length: u
     }
     let parts = layout
         .map
-        .runs(block_of(offset), block_after(end))
+        .runs(Block::holding(offset), Block::at_or_after(end))
         .into_iter()
         .map(|run| (run, layout.owner_of(&run).map(|(_, entry)| entry)))
         .collect();
@@ -154,7 +154,7 @@ impl DataPath {
                 return Err(ErrorKind::WouldBlock.into());
             }
             let outcome = self.carry_out_read(&plan, offset, buffer, How { wait, keeper, ahead });
-            if file.nodes.map_unchanged_since(block_of(offset)..block_after(plan.end), plan.noted) {
+            if file.nodes.map_unchanged_since(Block::holding(offset)..Block::at_or_after(plan.end), plan.noted) {
                 if let Ok((count, from_devices)) = &outcome {
                     // A read that must not wait is noted, and asks for nothing ahead.
                     let window = stream.map(|window| if wait == Wait::Never { 0 } else { window });
@@ -189,8 +189,8 @@ impl DataPath {
         }
         let (mut filled, mut from_devices) = (0, 0);
         for (run, entry) in &plan.parts {
-            let start = offset.max(start_of(run.start));
-            let end = plan.end.min(start_of(run.end));
+            let start = offset.max(run.start.first_byte());
+            let end = plan.end.min(run.end.first_byte());
             let length = usize::try_from(end - start).expect("a part of a buffer fits into memory");
             let part = &mut buffer[filled..filled + length];
             match entry {
@@ -219,7 +219,7 @@ impl DataPath {
         }
         let mut has_begun = false;
         for (run, entry) in later {
-            let (start, end) = (offset.max(start_of(run.start)), plan.end.min(start_of(run.end)));
+            let (start, end) = (offset.max(run.start.first_byte()), plan.end.min(run.end.first_byte()));
             let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { continue };
             let Some(tier) = handle.present().filter(|_| !handle.is_silent()) else { continue };
             // Memory has no latency, and of short reads for the kernel nothing is to stay behind.

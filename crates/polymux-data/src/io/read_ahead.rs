@@ -16,11 +16,10 @@ use polymux_records::blockmap::Run;
 use polymux_records::counters::Counters;
 use polymux_records::store::ObjectEntry;
 use polymux_types::limits::RANGE_NODE_SIZE;
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 use polymux_volume::inode::{Asked, FileState, reference_of};
 
 use super::read::{Ahead, SINGLE_READ_MAX};
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 
 /// Limit of read-ahead bytes in flight for all streams together, unless [`READ_AHEAD_BYTES_MIN`] for each of them is more.
@@ -76,7 +75,7 @@ impl DataPath {
 
     /// Begins to read a part of a file, up to `end`. Returns whether its tier can be asked.
     fn begin_to_read(&self, (run, entry): &Part, end: u64) -> bool {
-        let (from, to) = (start_of(run.start), start_of(run.end).min(end));
+        let (from, to) = (run.start.first_byte(), run.end.first_byte().min(end));
         let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { return false };
         let tier = handle.present().filter(|_| !handle.is_slow());
         if let Some(tier) = &tier {
@@ -95,9 +94,9 @@ fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
     }
     let layout = file.layout.read();
     let mut idle: Vec<TierId> = layout.objects.iter().map(|entry| entry.tier).collect();
-    let (mut block, asked_end) = (block_of(asked.read_to), block_after(asked.range.end));
+    let (mut block, asked_end) = (Block::holding(asked.read_to), Block::at_or_after(asked.range.end));
     for _ in 0..OUTLOOK_RUNS_MAX {
-        if idle.is_empty() || start_of(block) >= outlook_end || found.len() == OUTLOOK_TIERS_MAX {
+        if idle.is_empty() || block.first_byte() >= outlook_end || found.len() == OUTLOOK_TIERS_MAX {
             break;
         }
         let run = layout.map.run_at(block);
@@ -107,7 +106,7 @@ fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
         let idle_before = idle.len();
         idle.retain(|tier| *tier != entry.tier);
         if idle.len() < idle_before && !is_on_its_way {
-            let range_end = (start_of(run.start) / RANGE_NODE_SIZE + 1) * RANGE_NODE_SIZE;
+            let range_end = (run.start.first_byte() / RANGE_NODE_SIZE + 1) * RANGE_NODE_SIZE;
             found.push(((run, entry), range_end.min(outlook_end)));
         }
     }
@@ -118,6 +117,6 @@ fn first_of_idle_tiers(file: &FileState, asked: &Asked) -> Vec<(Part, u64)> {
 fn parts(file: &FileState, range: &Range<u64>) -> Vec<Part> {
     let end = range.end.min(file.size()).max(range.start);
     let layout = file.layout.read();
-    let runs = layout.map.runs(block_of(range.start), block_after(end));
+    let runs = layout.map.runs(Block::holding(range.start), Block::at_or_after(end));
     runs.into_iter().filter_map(|run| Some((run, layout.owner_of(&run)?.1))).collect()
 }

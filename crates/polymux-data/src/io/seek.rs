@@ -2,11 +2,10 @@
 
 use polymux_records::error::Result;
 use polymux_tier::{SeekTarget, TierError, Wait};
-use polymux_types::Errno;
+use polymux_types::{Block, Errno};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 
 use super::short::{Lost, is_object_short, lost_around};
-use super::{block_of, start_of};
 use crate::data_path::DataPath;
 
 impl DataPath {
@@ -37,11 +36,11 @@ impl DataPath {
         while position < size {
             let (run, entry, lost) = {
                 let layout = file.layout.read();
-                let run = layout.map.run_at(block_of(position));
+                let run = layout.map.run_at(Block::holding(position));
                 let entry = layout.owner_of(&run).map(|(_, entry)| entry);
                 (run, entry, lost_around(&layout.damaged, position))
             };
-            let mut end = start_of(run.end).min(size);
+            let mut end = run.end.first_byte().min(size);
             match (lost, target) {
                 (Lost::Here { .. }, SeekTarget::Data) => return Ok(position),
                 (Lost::Here { until }, SeekTarget::Hole) => {

@@ -9,9 +9,9 @@
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{TierError, Wait};
+use polymux_types::Block;
 use polymux_volume::inode::{FileState, Inode, reference_of};
 
-use super::start_of;
 use crate::data_path::DataPath;
 
 /// Whether a call failed because an object lost its end.
@@ -140,5 +140,5 @@ pub(super) fn lost_around(damaged: &[(u64, u64)], position: u64) -> Lost {
 
 /// The first byte of the block that a range begins in.
 pub(super) fn block_begin(offset: u64) -> u64 {
-    start_of(super::block_of(offset))
+    Block::holding(offset).first_byte()
 }

@@ -10,13 +10,13 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::blockmap::{END, Owner, Run};
+use polymux_records::blockmap::{Owner, Run};
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{ObjectRef, ObjectStat, Tier, TierError, Wait};
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::Block;
 use polymux_volume::inode::{AwaitedSwitch, FileState, Inode, reference_of};
 use polymux_volume::transaction::Transaction;
 
@@ -24,7 +24,6 @@ use super::allocation::answer_of;
 use super::layout_change::Company;
 use super::spread::{OwnedBytes, give_back_room};
 use super::truncate::cut_damage;
-use super::{block_of, start_of};
 use crate::data_path::DataPath;
 
 /// Who may have reserved space behind the end of an object.
@@ -86,7 +85,7 @@ impl DataPath {
     fn end_after_death(&self, inode: &Inode, file: &FileState, floor: u64) -> Result<u64> {
         let (objects, runs) = {
             let layout = file.layout.read();
-            (layout.objects.clone(), layout.map.runs(block_of(floor), END))
+            (layout.objects.clone(), layout.map.runs(Block::holding(floor), Block::END))
         };
         let mut end = floor;
         let mut written = Vec::new();
@@ -103,8 +102,8 @@ impl DataPath {
                 Err(error) if is_not_found(&error) => continue,
                 stat => stat?,
             };
-            let end_in = |run: &Run| stat.size.min(run.end.saturating_mul(BLOCK_SIZE));
-            let here = owned().filter(|run| start_of(run.start) < stat.size).map(end_in).max();
+            let end_in = |run: &Run| stat.size.min(run.end.first_byte());
+            let here = owned().filter(|run| run.start.first_byte() < stat.size).map(end_in).max();
             if here.is_some_and(|here| here > floor) {
                 self.adopt_modification_time(inode, &stat);
                 written.push(*entry);
@@ -196,7 +195,7 @@ impl DataPath {
         file.allocation.begin_asking();
         let quality = self.quality_of_answers(inode, file, objects);
         let mut answers = Vec::with_capacity(objects.len());
-        let runs = file.layout.read().map.runs(0, super::block_after(size));
+        let runs = file.layout.read().map.runs(Block(0), Block::at_or_after(size));
         for (slot, entry) in (0_u8..).zip(objects) {
             let handle = self.volume.tiers.by_id(entry.tier)?;
             if handle.present().is_none() {
@@ -204,8 +203,8 @@ impl DataPath {
             }
             let owned = runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
             let owned = owned.fold(OwnedBytes::default(), |owned, run| OwnedBytes {
-                bytes: owned.bytes + start_of(run.end) - start_of(run.start),
-                end: start_of(run.end).min(size),
+                bytes: owned.bytes + run.end.first_byte() - run.start.first_byte(),
+                end: run.end.first_byte().min(size),
             });
             let room = match objects.len() {
                 2.. if extender != Some(slot) => RoomBehind::OfGrowth,

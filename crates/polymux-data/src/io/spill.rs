@@ -7,21 +7,21 @@
 //!   blocks, old bytes and new, are written to another tier, where a durable pending free covers them, and synced, and only
 //!   then the mapping is replaced; the old blocks become a pending free in the same transaction.
 
-use polymux_records::blockmap::{END, Owner};
+use polymux_records::blockmap::Owner;
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::{DisownedRecord, ObjectEntry};
 use polymux_tier::Wait;
-use polymux_types::TierId;
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Block, TierId};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use polymux_volume::sched::Direction;
 
 use super::layout_change::Company;
+use super::pending_free_of_blocks;
 use super::read::How;
 use super::write::{Obstacle, Step, publish_size};
-use super::{block_after, block_of, pending_free_of_blocks, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
@@ -45,17 +45,17 @@ impl DataPath {
             self.volume.free_for_writer(self.volume.tiers.room_generation())?;
             return Err(ErrorKind::NoSpace.into());
         }
-        let end_block = block_after(file.size());
-        let first = block_of(position);
+        let end_block = Block::at_or_after(file.size());
+        let first = Block::holding(position);
         let is_tail = first >= end_block;
         // A relocation ends with the file; data beyond the end is a tail switch, in the next round.
         let data = if is_tail {
             data
         } else {
-            let limit = (start_of(end_block) - position).min((RELOCATION_BYTES_MAX as u64) - position % BLOCK_SIZE);
+            let limit = (end_block.first_byte() - position).min((RELOCATION_BYTES_MAX as u64) - position % BLOCK_SIZE);
             &data[..data.len().min(usize::try_from(limit).expect("a limit of two MiB fits"))]
         };
-        let last = block_after(position + data.len() as u64);
+        let last = Block::at_or_after(position + data.len() as u64);
         if !has_append_lock && last >= end_block {
             return Ok(Step::Blocked(Obstacle::AppendLock));
         }
@@ -99,7 +99,7 @@ impl DataPath {
         let handle = self.volume.tiers.by_id(tier)?;
         let taken = handle.take_room(data.len());
         let data = what_fits(taken.left, position, data)?;
-        let entry = self.give_tail_to(inode, file, tier, block_of(position))?;
+        let entry = self.give_tail_to(inode, file, tier, Block::holding(position))?;
         self.write_new_bytes(file, &entry, position, data)
     }
 
@@ -110,7 +110,7 @@ impl DataPath {
         inode: &Inode,
         file: &FileState,
         tier: TierId,
-        first: u64,
+        first: Block,
     ) -> Result<ObjectEntry> {
         if file.is_passed_through() {
             return Err(ErrorKind::NoSpace.into());
@@ -122,8 +122,8 @@ impl DataPath {
         let entry = self.ensure_object(inode, file, tier)?;
         self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let slot = layout.slot_on(tier)?;
-            file.nodes.mark_map_changed(first..END);
-            let change = layout.map.assign(first, END, Owner::Slot(slot));
+            file.nodes.mark_map_changed(first..Block::END);
+            let change = layout.map.assign(first, Block::END, Owner::Slot(slot));
             layout.extenders = 1 << tier.0;
             transaction.put_map_change(inode.ino, layout, &change);
             Ok(())
@@ -162,8 +162,8 @@ impl DataPath {
         let handle = self.volume.tiers.by_id(tier)?;
         let taken = handle.take_room(data.len());
         let data = what_fits(taken.left, position, data)?;
-        let (first, last) = (block_of(position), block_after(position + data.len() as u64));
-        let is_last = last >= block_after(file.size());
+        let (first, last) = (Block::holding(position), Block::at_or_after(position + data.len() as u64));
+        let is_last = last >= Block::at_or_after(file.size());
         if is_last {
             // The tail moves along, so the old one must not remain the size authority.
             self.settle(inode, file)?;
@@ -171,7 +171,7 @@ impl DataPath {
         let entry = self.ensure_object(inode, file, tier)?;
         let claim = self.claim_range(inode, &entry, first..last)?;
         let copied = self.copy_for_relocation(inode, file, &entry, old, position, data);
-        let owned_end = if is_last { END } else { last };
+        let owned_end = if is_last { Block::END } else { last };
         let switched = copied.and_then(|()| self.commit_relocation(inode, file, first..owned_end, &claim, old));
         if let Err(error) = switched {
             // No block maps there: the written bytes are a copy that no file owns.
@@ -195,15 +195,15 @@ impl DataPath {
         data: &[u8],
     ) -> Result<()> {
         let data_end = position + data.len() as u64;
-        let (first, last) = (block_of(position), block_after(data_end));
-        let content_end = start_of(last).min(file.size().max(data_end));
-        let mut content = vec![0; usize::try_from(content_end - start_of(first)).expect("two MiB fit")];
+        let (first, last) = (Block::holding(position), Block::at_or_after(data_end));
+        let content_end = last.first_byte().min(file.size().max(data_end));
+        let mut content = vec![0; usize::try_from(content_end - first.first_byte()).expect("two MiB fit")];
         if let Some(old) = &old {
-            self.read_part(old, start_of(first), &mut content, How::own())?;
+            self.read_part(old, first.first_byte(), &mut content, How::own())?;
         }
-        let within = usize::try_from(position - start_of(first)).expect("less than a block");
+        let within = usize::try_from(position - first.first_byte()).expect("less than a block");
         content[within..within + data.len()].copy_from_slice(data);
-        let count = self.write_new_bytes(file, entry, start_of(first), &content)?;
+        let count = self.write_new_bytes(file, entry, first.first_byte(), &content)?;
         if count < content.len() {
             return Err(ErrorKind::NoSpace.into());
         }
@@ -217,9 +217,9 @@ impl DataPath {
         &self,
         inode: &Inode,
         entry: &ObjectEntry,
-        blocks: std::ops::Range<u64>,
+        blocks: std::ops::Range<Block>,
     ) -> Result<DisownedRecord> {
-        let claim = DisownedRecord::of_range(entry, start_of(blocks.start), start_of(blocks.end));
+        let claim = DisownedRecord::of_range(entry, blocks.start.first_byte(), blocks.end.first_byte());
         self.volume.transact(&[inode], |transaction| {
             transaction.put_disowned(&claim);
             Ok(())
@@ -237,7 +237,7 @@ impl DataPath {
         &self,
         inode: &Inode,
         file: &FileState,
-        blocks: std::ops::Range<u64>,
+        blocks: std::ops::Range<Block>,
         claim: &DisownedRecord,
         old: Option<ObjectEntry>,
     ) -> Result<()> {
@@ -246,7 +246,7 @@ impl DataPath {
             let slot = layout.slot_on(claim.tier)?;
             file.nodes.mark_map_changed(blocks.clone());
             let change = layout.map.assign(blocks.start, blocks.end, Owner::Slot(slot));
-            if blocks.end == END {
+            if blocks.end == Block::END {
                 layout.extenders = 1 << claim.tier.0;
             }
             transaction.put_map_change(inode.ino, layout, &change);
@@ -265,11 +265,11 @@ impl DataPath {
 
 /// The prefix of `data` that fits into `headroom` bytes, cut at a block boundary.
 fn what_fits(headroom: u64, position: u64, data: &[u8]) -> Result<&[u8]> {
-    let whole = block_after(position + data.len() as u64) - block_of(position);
-    if start_of(whole) <= headroom {
+    let whole = Block::at_or_after(position + data.len() as u64) - Block::holding(position);
+    if Block::bytes_of(whole) <= headroom {
         return Ok(data);
     }
-    let end = start_of(block_of(position) + block_of(headroom));
+    let end = (Block::holding(position) + headroom / BLOCK_SIZE).first_byte();
     match usize::try_from(end.saturating_sub(position)) {
         Ok(length) if length > 0 => Ok(&data[..length.min(data.len())]),
         _ => Err(ErrorKind::NoSpace.into()),

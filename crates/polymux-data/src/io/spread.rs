@@ -31,11 +31,10 @@ use polymux_records::blockmap::Owner;
 use polymux_records::counters::Counters;
 use polymux_tier::measure::Direction;
 use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{StreamId, TierId};
+use polymux_types::{Block, StreamId, TierId};
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::space::TierHandle;
 
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 use crate::placement::{Context, Request};
 
@@ -77,20 +76,20 @@ impl DataPath {
 
     /// Bytes of a range.
     pub fn range_bytes(&self) -> u64 {
-        start_of(self.range_blocks())
+        Block::bytes_of(self.range_blocks())
     }
 
     /// The kind of the range of a byte if it has to be placed before the byte is written. The first range is on the file's home
     /// tier.
     fn unplaced(&self, file: &FileState, position: u64) -> Option<Unplaced> {
         let range_start = position / self.range_bytes() * self.range_bytes();
-        if range_start >= start_of(block_after(file.size())) {
+        if range_start >= Block::at_or_after(file.size()).first_byte() {
             // Reserved space is on the tier of the file's end.
             let is_reserved = position < file.spreading.reserved_end.load(Ordering::Acquire);
             return (range_start > 0 && !is_reserved).then_some(Unplaced::Tail);
         }
-        let is_hole =
-            file.grows_unsettled() && file.layout.read().map.run_at(block_of(position)).owner == Some(Owner::Hole);
+        let is_hole = file.grows_unsettled()
+            && file.layout.read().map.run_at(Block::holding(position)).owner == Some(Owner::Hole);
         is_hole.then_some(Unplaced::Hole)
     }
 

@@ -11,6 +11,7 @@ use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Tier, TierError, Wait};
+use polymux_types::Block;
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use polymux_volume::space::{PendingSync, SyncTarget};
 use smallvec::SmallVec;
@@ -107,9 +108,9 @@ impl DataPath {
             // The place of the kernel's own writes is unknown: the error is reported, as by a native file system, and reads go on.
             let nobody_knows = written.is_none() && file.direct.has_direct_changes.load(Ordering::Acquire) > 0;
             let (start, end) = if nobody_knows { (0, 0) } else { (start, end) };
-            let runs = layout.map.runs(super::block_of(start), super::block_after(end.max(start + 1)));
+            let runs = layout.map.runs(Block::holding(start), Block::at_or_after(end.max(start + 1)));
             for run in runs.iter().filter(|run| run.owner == Some(polymux_records::blockmap::Owner::Slot(slot))) {
-                layout.damage(start.max(super::start_of(run.start)), end.min(super::start_of(run.end)));
+                layout.damage(start.max(run.start.first_byte()), end.min(run.end.first_byte()));
             }
             file.raise_error_sequence(&mut layout);
             drop(layout);

@@ -11,17 +11,16 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::blockmap::{END, Owner};
+use polymux_records::blockmap::Owner;
 use polymux_records::error::Result;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::DisownedRecord;
-use polymux_types::Errno;
 use polymux_types::limits::FILE_SIZE_MAX;
+use polymux_types::{Block, Errno};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use polymux_volume::volume::Volume;
 
 use super::layout_change::Company;
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
@@ -98,7 +97,7 @@ impl DataPath {
             return Ok(());
         }
         self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
-            file.nodes.mark_map_changed(0..END);
+            file.nodes.mark_map_changed(Block(0)..Block::END);
             file.sizes.bytes.store(0, Ordering::Release);
             let change = layout.map.clear();
             layout.objects.clear();
@@ -169,7 +168,7 @@ impl DataPath {
     fn publish(&self, file: &FileState, size: u64) {
         let mut layout = file.layout.write();
         layout.cut_lengths(size);
-        file.nodes.mark_map_changed(block_of(size)..END);
+        file.nodes.mark_map_changed(Block::holding(size)..Block::END);
         file.sizes.bytes.store(size, Ordering::Release);
     }
 
@@ -184,9 +183,9 @@ impl DataPath {
             self.sync_object(inode, file, entry)?;
         }
         self.change_layout(inode, file, Company::Nobody, |transaction, layout| {
-            file.nodes.mark_map_changed(block_of(size)..END);
+            file.nodes.mark_map_changed(Block::holding(size)..Block::END);
             file.sizes.bytes.store(size, Ordering::Release);
-            let change = layout.map.cut(block_after(size));
+            let change = layout.map.cut(Block::at_or_after(size));
             let mut change = change;
             if layout.objects.len() == 1 {
                 // It has no holes on record.
@@ -215,7 +214,7 @@ impl DataPath {
 
 /// Removes everything behind the block of the end from damaged ranges.
 pub(super) fn cut_damage(damaged: &mut Vec<(u64, u64)>, size: u64) {
-    let end = start_of(block_after(size));
+    let end = Block::at_or_after(size).first_byte();
     damaged.retain(|(from, _)| *from < size);
     for (_, to) in damaged {
         *to = (*to).min(end);

@@ -7,13 +7,12 @@ use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::Wait;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
-use polymux_types::{Errno, StreamId};
+use polymux_types::{Block, Errno, StreamId};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use polymux_volume::sched::Direction;
 use polymux_volume::space::LAST_ROOM_BYTES;
 
 use super::spread::Placed;
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 use crate::placement::Request;
 
@@ -130,7 +129,7 @@ impl DataPath {
             *written = data.len();
             return Ok(Pass::Done);
         }
-        let blocks = block_of(offset)..block_after(end);
+        let blocks = Block::holding(offset)..Block::at_or_after(end);
         let _range = match wait {
             Wait::Allowed => file.nodes.hold(blocks),
             Wait::Never => file.nodes.try_hold(blocks).ok_or(ErrorKind::WouldBlock)?,
@@ -149,7 +148,7 @@ impl DataPath {
         } else {
             file.direct.growth.note_overwrite();
         }
-        if wait == Wait::Never && file.layout.read().map.run_at(block_of(offset)).end < block_after(end) {
+        if wait == Wait::Never && file.layout.read().map.run_at(Block::holding(offset)).end < Block::at_or_after(end) {
             // A write over several runs may need space on another tier in the middle.
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -202,12 +201,12 @@ impl DataPath {
         let Held { inode, file, .. } = *held;
         let (run, entry) = {
             let layout = file.layout.read();
-            let run = layout.map.run_at(block_of(position));
+            let run = layout.map.run_at(Block::holding(position));
             let entry = layout.owner_of(&run);
             (run, entry)
         };
         let length =
-            usize::try_from((start_of(run.end) - position).min(data.len() as u64)).expect("no longer than data");
+            usize::try_from((run.end.first_byte() - position).min(data.len() as u64)).expect("no longer than data");
         let data = &data[..length];
         if let Some((slot, entry)) = &entry {
             if position + data.len() as u64 > file.size() && !file.grows_unsettled() {
@@ -257,7 +256,7 @@ impl DataPath {
             return Err(ErrorKind::NoSpace.into());
         }
         let takes_room = || -> Result<bool> {
-            let is_new = block_of(position) >= block_after(file.size());
+            let is_new = Block::holding(position) >= Block::at_or_after(file.size());
             Ok(is_new || self.has_hole(entry, position, end)?)
         };
         // A write that takes no space needs none, and is in no other writer's way.
@@ -298,8 +297,8 @@ impl DataPath {
         // they fit, and the rest belongs to the next tier.
         let end = position + data.len() as u64;
         let own = self.allocated_in(entry, position..end)?.filter(|blocks| blocks.start <= position);
-        let has_room_until = own.map_or(0, |blocks| blocks.end).max(start_of(block_after(position)));
-        let boundary = has_room_until.saturating_add(start_of(block_of(headroom)));
+        let has_room_until = own.map_or(0, |blocks| blocks.end).max(Block::at_or_after(position).first_byte());
+        let boundary = has_room_until.saturating_add(Block::bytes_of(headroom / BLOCK_SIZE));
         let fits = usize::try_from(boundary - position).unwrap_or(usize::MAX);
         match &data[..fits.min(data.len())] {
             [] => Err(ErrorKind::NoSpace.into()),

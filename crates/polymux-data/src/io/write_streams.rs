@@ -8,10 +8,10 @@ use std::sync::Arc;
 use polymux_records::counters::Counters;
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Guarantee, Tier};
+use polymux_types::Block;
 use polymux_volume::inode::{FileState, WriteStreams, reference_of};
 use polymux_volume::space::TierHandle;
 
-use super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 
 /// Whether a write that was begun early is sooner on a device: in memory nothing is gained, and a server writes when it wants to.
@@ -50,8 +50,9 @@ impl DataPath {
         let Some(range) = file.usage.write_streams.lock().note(offset, count as u64) else { return };
         let parts: Vec<_> = {
             let layout = file.layout.read();
-            let runs = layout.map.runs(block_of(range.start), block_after(range.end));
-            let owned = |run| layout.owner_of(&run).map(|(_, entry)| (start_of(run.start)..start_of(run.end), entry));
+            let runs = layout.map.runs(Block::holding(range.start), Block::at_or_after(range.end));
+            let owned =
+                |run| layout.owner_of(&run).map(|(_, entry)| (run.start.first_byte()..run.end.first_byte(), entry));
             runs.into_iter().filter_map(owned).collect()
         };
         for (run, entry) in parts {

@@ -6,21 +6,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polymux_meta::{Batch, Entry};
-use polymux_records::blockmap::{BlockMap, END, Extent, Owner};
+use polymux_records::blockmap::{BlockMap, Extent, Owner};
 use polymux_records::error::Result;
 use polymux_records::store::describe::decode_bytes;
 use polymux_records::store::{
     ExtentRecord, FileRecord, INLINE_SIZE_LIMIT, InodeBody, InodeRecord, TierRecord, TierStanding, keys,
 };
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 
 use super::cursor::{Cursor, first_of};
 use super::given_up::{self, GivenUp};
 use super::{Examination, FindingKind, kinds, put_inode};
 
 /// Blocks of the largest file.
-const BLOCKS_MAX: u64 = FILE_SIZE_MAX / BLOCK_SIZE + 1;
+const BLOCKS_MAX: Block = Block(FILE_SIZE_MAX / BLOCK_SIZE + 1);
 
 /// State of the pass over files.
 struct Context {
@@ -123,7 +123,7 @@ struct Mended {
     map: BlockMap,
     problems: Vec<(&'static FindingKind, String)>,
     /// Blocks that no object can be asked for.
-    lost: Vec<(u64, u64)>,
+    lost: Vec<(Block, Block)>,
 }
 
 /// Checks the extents of a file. Returns the map, `None` where an extent cannot be read or there is no home.
@@ -159,8 +159,8 @@ fn map_of(
     }
     let size = if file.extenders == 0 { file.size_floor } else { FILE_SIZE_MAX };
     for (start, end) in &mended.lost {
-        let end = end.saturating_mul(BLOCK_SIZE).min(size.next_multiple_of(BLOCK_SIZE));
-        add_damage(file, start.saturating_mul(BLOCK_SIZE), end);
+        let end = end.first_byte().min(size.next_multiple_of(BLOCK_SIZE));
+        add_damage(file, start.first_byte(), end);
     }
     let mut repair = record_alone(ino, record);
     entries.iter().for_each(|(key, _)| repair.delete(key));
@@ -192,8 +192,8 @@ fn mend(home: u8, objects: usize, extents: &[Extent]) -> Mended {
     let mut map = BlockMap::default();
     map.set_home(home);
     let mut mended = Mended { map, problems: Vec::new(), lost: Vec::new() };
-    let mut taken: Vec<(u64, u64)> = Vec::new();
-    let mut reached = 0;
+    let mut taken: Vec<(Block, Block)> = Vec::new();
+    let mut reached = Block(0);
     for extent in extents {
         let Extent { start, mut end, mut owner } = *extent;
         let blocks = format!("blocks {start} to {end}");
@@ -201,8 +201,8 @@ fn mend(home: u8, objects: usize, extents: &[Extent]) -> Mended {
             mended.problems.push((&kinds::EXTENT_EMPTY, blocks));
             continue;
         }
-        if end != END && end > BLOCKS_MAX {
-            end = END;
+        if end != Block::END && end > BLOCKS_MAX {
+            end = Block::END;
             mended.problems.push((&kinds::EXTENT_BOUNDS, blocks.clone()));
         }
         if let Owner::Slot(slot) = owner
@@ -217,7 +217,7 @@ fn mend(home: u8, objects: usize, extents: &[Extent]) -> Mended {
         mended.map.assign(start, end, owner);
         if start < reached {
             let overlaps = taken.iter().filter(|(from, to)| *from < end && start < *to);
-            let overlaps: Vec<(u64, u64)> = overlaps.map(|(from, to)| (start.max(*from), end.min(*to))).collect();
+            let overlaps: Vec<(Block, Block)> = overlaps.map(|(from, to)| (start.max(*from), end.min(*to))).collect();
             for (from, to) in overlaps {
                 mended.map.assign(from, to, Owner::Hole);
                 mended.lost.push((from, to));

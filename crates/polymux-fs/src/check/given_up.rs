@@ -9,8 +9,7 @@ use polymux_meta::Batch;
 use polymux_records::blockmap::{BlockMap, Owner};
 use polymux_records::error::Result;
 use polymux_records::store::{DisownedKind, DisownedRecord, FileRecord, ObjectEntry, TierRecord, keys};
-use polymux_types::limits::BLOCK_SIZE;
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 
 use super::number_set::NumberSet;
 use super::{Examination, kinds};
@@ -83,5 +82,8 @@ pub(super) fn check_object(
 /// Whether a slot owns any of these bytes.
 pub(super) fn owns_bytes(map: &BlockMap, slot: u8, start: u64, end: u64) -> bool {
     start < end
-        && map.runs(start / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE)).iter().any(|run| run.owner == Some(Owner::Slot(slot)))
+        && map
+            .runs(Block::holding(start), Block::at_or_after(end))
+            .iter()
+            .any(|run| run.owner == Some(Owner::Slot(slot)))
 }

@@ -11,8 +11,8 @@ use polymux_records::blockmap::{BlockMap, Owner};
 use polymux_records::error::Result;
 use polymux_records::store::{FileRecord, InodeBody, ObjectEntry};
 use polymux_tier::{ObjectRef, Tier};
-use polymux_types::Ino;
 use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Block, Ino};
 
 use super::files::add_damage;
 use super::object_compare::file_of;
@@ -20,10 +20,10 @@ use super::{Examination, kinds, put_inode};
 
 /// Byte ranges of a file that its object in a slot should have and, as it ends at `end`, does not.
 fn lost_ranges(file: &FileRecord, map: &BlockMap, slot: u8, end: u64) -> Vec<(u64, u64)> {
-    let runs = map.runs(end / BLOCK_SIZE, file.size_floor.div_ceil(BLOCK_SIZE));
+    let runs = map.runs(Block::holding(end), Block::at_or_after(file.size_floor));
     let owned = runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
     owned
-        .map(|run| (end.max(run.start * BLOCK_SIZE), file.size_floor.min(run.end.saturating_mul(BLOCK_SIZE))))
+        .map(|run| (end.max(run.start.first_byte()), file.size_floor.min(run.end.first_byte())))
         .filter(|(from, to)| from < to)
         .collect()
 }

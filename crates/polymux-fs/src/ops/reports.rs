@@ -8,8 +8,7 @@ use polymux_records::report::{
     ExtentReport, FileIo, FileLocation, TierLoadReport, TierShare, TierStatus, VolumeStatus,
 };
 use polymux_tier::Guarantee;
-use polymux_types::Ino;
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::{Block, Ino};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use polymux_volume::space::TierHandle;
 
@@ -151,14 +150,14 @@ impl Mounted {
         let (runs, objects, home, damaged) = {
             let layout = file.layout.read();
             let home = layout.map.home().map(|slot| layout.object(slot).tier);
-            let runs = layout.map.runs(0, size.div_ceil(BLOCK_SIZE));
+            let runs = layout.map.runs(Block(0), Block::at_or_after(size));
             (runs, layout.objects.clone(), home, layout.damaged.clone())
         };
         let name_of = |id| self.volume.tiers.by_id(id).map(|tier| tier.name.clone());
         let mut extents = Vec::new();
         let mut mapped = vec![0_u64; objects.len()];
         for run in runs {
-            let (start, end) = (run.start * BLOCK_SIZE, run.end.saturating_mul(BLOCK_SIZE).min(size));
+            let (start, end) = (run.start.first_byte(), run.end.first_byte().min(size));
             let tier = match run.owner {
                 Some(Owner::Slot(slot)) => {
                     mapped[usize::from(slot)] += end - start;

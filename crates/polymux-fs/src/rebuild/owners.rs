@@ -6,12 +6,12 @@
 //! * Bytes that are in no other object and do not become the file's own are a *version*: a file of their own in `lost+found`.
 //! * The size is at least the end of every object, so that nothing is cut when the volume is mounted.
 
-use polymux_records::blockmap::{END, Extent, Owner};
+use polymux_records::blockmap::{Extent, Owner};
 use polymux_records::error::Result;
 use polymux_records::store::ObjectEntry;
 use polymux_tier::ObjectRef;
-use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
-use polymux_types::{Ino, Timestamp};
+use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Block, Ino, Timestamp};
 
 use super::SourceTier;
 use super::findings::{self, Findings, RebuildFindingKind};
@@ -82,7 +82,7 @@ pub(super) fn decide(
     let split = split(tiers, told.ino, &members, findings)?;
     tell_of_growth(tiers, &members, &split.owners, findings);
     let owned_blocks = |member: usize| -> u64 {
-        split.owners.iter().filter(|(_, owner)| *owner == member).map(|((start, end), _)| end - start).sum()
+        split.owners.iter().filter(|(_, owner)| *owner == member).map(|((start, end), _)| *end - *start).sum()
     };
     let mut versions = Vec::new();
     let mut kept = Vec::new();
@@ -136,7 +136,7 @@ fn split(tiers: &[SourceTier<'_>], ino: Ino, members: &[&Scanned], findings: &mu
                 Ok(found) => found.into_iter().for_each(|found| ranges::append(&mut split.differing[other], found)),
                 Err(error) => {
                     let (tier, object) = (tier_of(other).name, members[other].reference.id);
-                    let bytes = (range.1 - range.0) * BLOCK_SIZE;
+                    let bytes = Block::bytes_of(range.1 - range.0);
                     let detail = format!("{bytes} bytes from block {}: {error}", range.0);
                     findings.add_sized(findings::BYTES_UNREADABLE, ino, bytes, tier, object, detail);
                 }
@@ -164,14 +164,14 @@ fn tell_of_growth(
     if told.refreshed.is_some_and(|(at, _)| written <= at) {
         return;
     }
-    let begins_range = |block: u64| (block * BLOCK_SIZE).is_multiple_of(RANGE_NODE_SIZE);
-    let before = std::iter::once(0).chain(owners.iter().map(|((_, end), _)| *end));
+    let begins_range = |block: Block| block.first_byte().is_multiple_of(RANGE_NODE_SIZE);
+    let before = std::iter::once(Block(0)).chain(owners.iter().map(|((_, end), _)| *end));
     let mut holes = before.zip(owners).filter(|(end, ((start, _), _))| end < start && begins_range(*start));
     if let Some((hole, ((start, _), owner))) = holes.next() {
         let member = members[*owner];
-        let detail = format!("bytes {} to {} are a hole", hole * BLOCK_SIZE, start * BLOCK_SIZE - 1);
+        let detail = format!("bytes {} to {} are a hole", hole.first_byte(), start.first_byte() - 1);
         let (tier, object) = (tiers[member.tier].name, member.reference.id);
-        findings.add_sized(findings::GROWTH_UNCERTAIN, told.ino, start * BLOCK_SIZE, tier, object, detail);
+        findings.add_sized(findings::GROWTH_UNCERTAIN, told.ino, start.first_byte(), tier, object, detail);
     }
 }
 
@@ -188,7 +188,7 @@ fn exceptions(owners: &[(BlockRange, usize)], home: usize, slot: impl Fn(usize) 
     if let (Some((_, last)), Some(extent)) = (owners.last(), extents.last_mut())
         && *last != home
     {
-        extent.end = END;
+        extent.end = Block::END;
     }
     extents
 }
@@ -196,7 +196,7 @@ fn exceptions(owners: &[(BlockRange, usize)], home: usize, slot: impl Fn(usize) 
 fn version_of(tiers: &[SourceTier<'_>], member: &Scanned, differing: &[BlockRange], is_needed: bool) -> Version {
     let tier = &tiers[member.tier];
     let of = member.told.as_ref().map(|told| told.ino);
-    let shown: Vec<String> = differing.iter().map(|(start, end)| format!("{start}-{}", end - 1)).collect();
+    let shown: Vec<String> = differing.iter().map(|(start, end)| format!("{start}-{}", *end - 1)).collect();
     let detail = format!("blocks {} of object {:016x}", shown.join(", "), member.reference.id);
     let mut file = alone(tiers, member);
     if !is_needed {
@@ -205,7 +205,7 @@ fn version_of(tiers: &[SourceTier<'_>], member: &Scanned, differing: &[BlockRang
     }
     // Made when the copy is.
     file.objects.clear();
-    let end = differing.last().map_or(0, |(_, end)| end * BLOCK_SIZE);
+    let end = differing.last().map_or(0, |(_, end)| end.first_byte());
     file.size = end.min(member.size);
     let lost = LostFile { file, why: findings::TWO_VERSIONS, tier: tier.name.to_owned(), of, detail };
     Version::Copied { lost, tier: member.tier, source: member.reference, ranges: differing.to_vec() }

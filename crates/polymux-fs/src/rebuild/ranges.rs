@@ -1,6 +1,7 @@
 //! Where objects have data, and whether two have the same.
 
 use polymux_tier::{ObjectRef, SeekTarget, Tier, TierError, Wait};
+use polymux_types::Block;
 use polymux_types::limits::BLOCK_SIZE;
 
 /// Bytes compared at once.
@@ -14,19 +15,19 @@ pub(super) struct TierObject<'a> {
 }
 
 /// Blocks `start..end`.
-pub(super) type BlockRange = (u64, u64);
+pub(super) type BlockRange = (Block, Block);
 
 /// Blocks of an object in which there is data, in order, none empty, none touching another.
 pub(super) fn data_of(tier: &dyn Tier, object: ObjectRef, size: u64) -> Result<Vec<BlockRange>, TierError> {
     if !tier.capabilities().seek_data {
-        return Ok(if size == 0 { Vec::new() } else { vec![(0, size.div_ceil(BLOCK_SIZE))] });
+        return Ok(if size == 0 { Vec::new() } else { vec![(Block(0), Block::at_or_after(size))] });
     }
     let mut ranges: Vec<BlockRange> = Vec::new();
     let mut offset = 0;
     while offset < size {
         let Some(data) = tier.seek(object, offset, SeekTarget::Data)?.filter(|data| *data < size) else { break };
         let hole = tier.seek(object, data, SeekTarget::Hole)?.unwrap_or(size).min(size);
-        let (start, end) = (data / BLOCK_SIZE, hole.div_ceil(BLOCK_SIZE));
+        let (start, end) = (Block::holding(data), Block::at_or_after(hole));
         match ranges.last_mut() {
             Some((_, last)) if *last >= start => *last = end,
             _ => ranges.push((start, end)),
@@ -38,7 +39,7 @@ pub(super) fn data_of(tier: &dyn Tier, object: ObjectRef, size: u64) -> Result<V
 
 /// Cuts ranges of several objects where any of them begins or ends. Each piece comes with the objects that have it.
 pub(super) fn pieces(ranges: &[Vec<BlockRange>]) -> Vec<(BlockRange, Vec<usize>)> {
-    let mut cuts: Vec<u64> = ranges.iter().flatten().flat_map(|(start, end)| [*start, *end]).collect();
+    let mut cuts: Vec<Block> = ranges.iter().flatten().flat_map(|(start, end)| [*start, *end]).collect();
     cuts.sort_unstable();
     cuts.dedup();
     let mut next = vec![0_usize; ranges.len()];
@@ -83,18 +84,18 @@ pub(super) fn differences(
         let (mine, theirs) = (read_blocks(one, block, count)?, read_blocks(other, block, count)?);
         let length = usize::try_from(BLOCK_SIZE).expect("a block is small");
         let pairs = mine.chunks(length).zip(theirs.chunks(length));
-        for (at, _) in (block..).zip(pairs).filter(|(_, (mine, theirs))| mine != theirs) {
-            append(&mut differing, (at, at + 1));
+        for (at, _) in (block.0..).zip(pairs).filter(|(_, (mine, theirs))| mine != theirs) {
+            append(&mut differing, (Block(at), Block(at + 1)));
         }
-        block += count;
+        block = block + count;
     }
     Ok(differing)
 }
 
 /// Whole blocks; zeros behind the end of the object.
-pub(super) fn read_blocks(from: TierObject<'_>, block: u64, count: u64) -> Result<Vec<u8>, TierError> {
+pub(super) fn read_blocks(from: TierObject<'_>, block: Block, count: u64) -> Result<Vec<u8>, TierError> {
     let mut buffer = vec![0; usize::try_from(count * BLOCK_SIZE).expect("a piece fits into memory")];
-    let read = from.tier.read(from.object, block * BLOCK_SIZE, &mut buffer, Wait::Allowed)?;
+    let read = from.tier.read(from.object, block.first_byte(), &mut buffer, Wait::Allowed)?;
     buffer[read..].fill(0);
     Ok(buffer)
 }
@@ -103,19 +104,29 @@ pub(super) fn read_blocks(from: TierObject<'_>, block: u64, count: u64) -> Resul
 mod tests {
     use super::*;
 
+    fn blocks((start, end): (u64, u64)) -> BlockRange {
+        (Block(start), Block(end))
+    }
+
     #[test]
     fn pieces_are_cut_wherever_an_object_begins_or_ends() {
         let ranges = [vec![(0, 4), (8, 10)], vec![(2, 9)], vec![]];
         let expected =
             [((0, 2), vec![0]), ((2, 4), vec![0, 1]), ((4, 8), vec![1]), ((8, 9), vec![0, 1]), ((9, 10), vec![0])];
-        assert_eq!(pieces(&ranges), expected);
-        assert_eq!(pieces(&[vec![(1, 2)], vec![(5, 6)]]), [((1, 2), vec![0]), ((5, 6), vec![1])]);
+        let pieces_of = |ranges: &[Vec<(u64, u64)>]| {
+            let ranges: Vec<Vec<BlockRange>> =
+                ranges.iter().map(|of| of.iter().copied().map(blocks).collect()).collect();
+            pieces(&ranges)
+        };
+        assert_eq!(pieces_of(&ranges), expected.map(|(range, holders)| (blocks(range), holders)));
+        let apart = [((1, 2), vec![0]), ((5, 6), vec![1])];
+        assert_eq!(pieces_of(&[vec![(1, 2)], vec![(5, 6)]]), apart.map(|(range, holders)| (blocks(range), holders)));
     }
 
     #[test]
     fn ranges_that_touch_become_one() {
         let mut ranges = Vec::new();
-        [(1, 2), (2, 5), (6, 7)].into_iter().for_each(|range| append(&mut ranges, range));
-        assert_eq!(ranges, [(1, 5), (6, 7)]);
+        [(1, 2), (2, 5), (6, 7)].map(blocks).into_iter().for_each(|range| append(&mut ranges, range));
+        assert_eq!(ranges, [(1, 5), (6, 7)].map(blocks));
     }
 }

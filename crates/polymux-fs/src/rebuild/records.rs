@@ -12,7 +12,7 @@ use polymux_records::store::{
     Shutdown, TierRecord, TierStanding, VolumeRecord, boot_format, put_number_range_end,
 };
 use polymux_tier::{ObjectRef, ObjectStamp, Wait};
-use polymux_types::limits::{BLOCK_SIZE, BUCKETS};
+use polymux_types::limits::BUCKETS;
 use polymux_types::{Bucket, Epoch, Ino, ObjectId, Timestamp, VolumeId};
 
 use super::place::PlacedFile;
@@ -51,10 +51,10 @@ pub(super) fn copy_versions(
             while block < end {
                 let count = COPIED_BLOCKS.min(end - block);
                 let mut bytes = ranges::read_blocks(source, block, count).map_err(failed)?;
-                let left = usize::try_from(file.file.size.saturating_sub(block * BLOCK_SIZE)).unwrap_or(usize::MAX);
+                let left = usize::try_from(file.file.size.saturating_sub(block.first_byte())).unwrap_or(usize::MAX);
                 bytes.truncate(left);
-                write_all(tier, target, block * BLOCK_SIZE, &bytes)?;
-                block += count;
+                write_all(tier, target, block.first_byte(), &bytes)?;
+                block = block + count;
             }
         }
         tier.tier.sync(target).map_err(failed)?;

@@ -5,12 +5,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use polymux_data::io::{block_after, start_of};
 use polymux_records::blockmap::BLOCKS_PER_NODE;
 use polymux_records::error::Result;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::report::Destination;
-use polymux_types::TierId;
+use polymux_types::{Block, TierId};
 
 use super::interrupt::Interrupt;
 use super::pace::StopRule;
@@ -55,12 +54,12 @@ struct Share {
     job: Job,
     form: Form,
     part: Option<Part>,
-    taken: Vec<Range<u64>>,
+    taken: Vec<Range<Block>>,
     outcome: Option<Outcome>,
 }
 
 /// Takes the first nodes off the ranges.
-fn take_nodes(ranges: &mut VecDeque<Range<u64>>, nodes_max: u64) -> Vec<Range<u64>> {
+fn take_nodes(ranges: &mut VecDeque<Range<Block>>, nodes_max: u64) -> Vec<Range<Block>> {
     let mut taken = Vec::new();
     let mut left = nodes_max * BLOCKS_PER_NODE;
     while left > 0 {
@@ -126,7 +125,7 @@ impl Mover {
             match self.whole_range(&inode) {
                 Ok(Some(range)) => {
                     job.is_whole = true;
-                    job.progress.bytes_total = start_of(range.end - range.start);
+                    job.progress.bytes_total = Block::bytes_of(range.end - range.start);
                     job.scope = Scope::Ranges(VecDeque::from([range]));
                 }
                 Ok(None) => return ended_at_once(job, Outcome::Over),
@@ -165,13 +164,14 @@ impl Mover {
     }
 
     /// All nodes of a file, at least one; `None` where no object holds bytes of it.
-    fn whole_range(&self, inode: &polymux_volume::inode::Inode) -> Result<Option<Range<u64>>> {
+    fn whole_range(&self, inode: &polymux_volume::inode::Inode) -> Result<Option<Range<Block>>> {
         let Some(file) = inode.file() else { return Ok(None) };
         self.data.ensure_size(inode, file)?;
         if file.layout.read().objects.is_empty() {
             return Ok(None);
         }
-        Ok(Some(0..block_after(file.size()).max(1).next_multiple_of(BLOCKS_PER_NODE)))
+        let nodes = Block::at_or_after(file.size()).node_at_or_after().max(1);
+        Ok(Some(Block(0)..Block::first_of_node(nodes)))
     }
 
     fn copy_share(&self, share: &mut Share) {
@@ -233,8 +233,8 @@ impl Mover {
     }
 }
 
-fn bytes_of(blocks: &[Range<u64>]) -> u64 {
-    blocks.iter().map(|range| start_of(range.end - range.start)).sum()
+fn bytes_of(blocks: &[Range<Block>]) -> u64 {
+    blocks.iter().map(|range| Block::bytes_of(range.end - range.start)).sum()
 }
 
 /// A job whose part was not begun.

@@ -12,11 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polymux_data::io::{Company, block_after, pending_free_of_blocks, start_of};
-use polymux_records::blockmap::{BLOCKS_PER_NODE, ClosedNodes, MapChange, Owner};
+use polymux_data::io::{Company, pending_free_of_blocks};
+use polymux_records::blockmap::{ClosedNodes, MapChange, Owner};
 use polymux_records::counters::Counters;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::{DisownedRecord, ObjectEntry};
+use polymux_types::Block;
 use polymux_types::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use polymux_volume::inode::{FileState, Layout};
 use polymux_volume::space::PendingFree;
@@ -41,9 +42,9 @@ enum Hold<'a> {
     Nodes { _closed: Vec<ClosedNodes>, _append: Option<MutexGuard<'a, ()>>, _shared: RwLockReadGuard<'a, ()> },
 }
 
-fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
+fn hold<'a>(file: &'a FileState, ranges: &[Range<Block>]) -> Hold<'a> {
     let last = ranges.last().expect("a part has a range");
-    let holds_all = |size| ranges.len() == 1 && last.start == 0 && holds_end(last, size);
+    let holds_all = |size| ranges.len() == 1 && last.start == Block(0) && holds_end(last, size);
     if holds_all(file.size()) {
         let alone = file.barrier.write();
         if holds_all(file.size()) {
@@ -52,7 +53,7 @@ fn hold<'a>(file: &'a FileState, ranges: &[Range<u64>]) -> Hold<'a> {
     }
     let shared = file.barrier.read();
     // A file that ends in the range, or with it, grows at its end: until the append lock is held, and then no more.
-    let append = (file.size() <= start_of(last.end)).then(|| file.append.lock());
+    let append = (file.size() <= last.end.first_byte()).then(|| file.append.lock());
     let closed = ranges.iter().map(|blocks| file.nodes.close(blocks)).collect();
     Hold::Nodes { _closed: closed, _append: append, _shared: shared }
 }
@@ -202,7 +203,7 @@ impl Mover {
             for (run, source) in &runs {
                 file.nodes.mark_map_changed(run.start..run.end);
                 change.then(layout.map.assign(run.start, run.end, Owner::Slot(slot)));
-                let bytes = start_of(run.end).min(size).saturating_sub(start_of(run.start));
+                let bytes = run.end.first_byte().min(size).saturating_sub(run.start.first_byte());
                 disowned.push(SourceFree { record: pending_free_of_blocks(source, run.start..run.end), bytes });
             }
             if let Hold::File(_) = hold {
@@ -238,7 +239,7 @@ impl Mover {
     fn note_parts_moved(&self, part: &Part, size: u64) {
         let now = self.placement.logical_clock.now();
         for blocks in &part.ranges {
-            let nodes = blocks.start / BLOCKS_PER_NODE..blocks.end.min(block_after(size)).div_ceil(BLOCKS_PER_NODE);
+            let nodes = blocks.start.node()..blocks.end.min(Block::at_or_after(size)).node_at_or_after();
             self.placement.heat.note_moved(part.inode.ino, nodes, now);
         }
     }

@@ -10,10 +10,10 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use polymux_data::io::{block_after, block_of, start_of};
 use polymux_records::counters::Counters;
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{AllocateMode, SeekTarget, TierError, Wait};
+use polymux_types::Block;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_volume::inode::reference_of;
 use polymux_volume::sched::{Direction, Sizing};
@@ -45,15 +45,15 @@ fn shared_source(from: &TierHandle, to: &TierHandle, source: &ObjectEntry) -> Op
 
 impl Mover {
     /// Copies the migrated data of some blocks.
-    pub(crate) fn copy_blocks(&self, part: &mut Part, blocks: &Range<u64>, rule: StopRule) -> Outcome<()> {
+    pub(crate) fn copy_blocks(&self, part: &mut Part, blocks: &Range<Block>, rule: StopRule) -> Outcome<()> {
         let size = part.file().size();
         let runs = {
             let layout = part.file().layout.read();
             part.selection().runs(&layout, std::slice::from_ref(blocks), size)
         };
         for (run, source) in runs {
-            let end = start_of(run.end.min(blocks.end)).min(size);
-            self.copy_range_of_part(part, &source, start_of(run.start)..end, rule)?;
+            let end = run.end.min(blocks.end).first_byte().min(size);
+            self.copy_range_of_part(part, &source, run.start.first_byte()..end, rule)?;
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Mover {
         let Some(start) = seek(range.start, SeekTarget::Data)?.filter(|start| *start < range.end) else {
             return Ok(None);
         };
-        let start = start_of(block_of(start)).max(range.start);
+        let start = Block::holding(start).first_byte().max(range.start);
         // The next hole begins behind the block that data was found in.
         let end = seek((start + BLOCK_SIZE).min(range.end), SeekTarget::Hole)?.unwrap_or(range.end);
         Ok(Some(start..end.next_multiple_of(BLOCK_SIZE).min(range.end)))
@@ -227,8 +227,8 @@ impl Mover {
         };
         // Nothing is read ahead beside programs, and alone requests have their full size.
         let first_bytes = from.speed.schedule.request_bytes().min(to.speed.schedule.request_bytes());
-        let start = start_of(run.start);
-        let end = start_of(run.end.min(block_after(size))).min(start + first_bytes);
+        let start = run.start.first_byte();
+        let end = run.end.min(Block::at_or_after(size)).first_byte().min(start + first_bytes);
         self.read_ahead(&from, &source, start..end.max(start));
     }
 

@@ -10,13 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polymux_data::io::{block_after, start_of};
-use polymux_records::blockmap::{END, Owner, Run, whole_nodes};
+use polymux_records::blockmap::{Owner, Run, whole_nodes};
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::{DisownedKind, DisownedRecord, ObjectEntry};
-use polymux_types::TierId;
+use polymux_types::{Block, TierId};
 use polymux_volume::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
 
 use super::interrupt::Interrupt;
@@ -51,7 +50,7 @@ pub(crate) struct Part {
     pub(crate) target_object: TargetObject,
     pub(crate) gaps: Gaps,
     /// Whole nodes, in order, apart.
-    pub(crate) ranges: Vec<Range<u64>>,
+    pub(crate) ranges: Vec<Range<Block>>,
     /// Pending frees in the range on the target, not carried out while the part is under way.
     pub(crate) claims: Vec<DisownedRecord>,
     /// Error sequence of the file before the first byte was copied: a sync that failed since may have lost some.
@@ -99,7 +98,7 @@ impl Part {
     }
 
     /// The blocks that were written since this was last asked.
-    pub(crate) fn take_dirty(&self) -> Vec<Range<u64>> {
+    pub(crate) fn take_dirty(&self) -> Vec<Range<Block>> {
         self.ranges.iter().flat_map(|blocks| self.file().nodes.take_dirty(blocks)).collect()
     }
 
@@ -129,13 +128,13 @@ impl Selection {
 
     /// The runs within `ranges` that are moved. The last one reaches to the end of all blocks where its range holds the end
     /// of the file; a range behind the end has none, so that the map keeps no leftovers of a file that was longer.
-    pub(crate) fn runs(self, layout: &Layout, ranges: &[Range<u64>], size: u64) -> Vec<(Run, ObjectEntry)> {
+    pub(crate) fn runs(self, layout: &Layout, ranges: &[Range<Block>], size: u64) -> Vec<(Run, ObjectEntry)> {
         let movable = |run: Run| match run.owner {
             Some(Owner::Slot(slot)) if self.takes(layout.object(slot).tier) => Some((run, layout.object(slot))),
             Some(Owner::Slot(_) | Owner::Hole) | None => None,
         };
-        let within = |blocks: &Range<u64>| {
-            let end = if holds_end(blocks, size) { END } else { blocks.end.min(block_after(size)) };
+        let within = |blocks: &Range<Block>| {
+            let end = if holds_end(blocks, size) { Block::END } else { blocks.end.min(Block::at_or_after(size)) };
             if blocks.start < end { layout.map.runs(blocks.start, end) } else { Vec::new() }
         };
         ranges.iter().flat_map(within).filter_map(movable).collect()
@@ -148,8 +147,8 @@ pub(crate) fn is_unwanted(inode: &Inode) -> bool {
 }
 
 /// Whether the last block of a file of this size lies in the range, or where it would lie.
-pub(crate) fn holds_end(blocks: &Range<u64>, size: u64) -> bool {
-    let last = block_after(size).saturating_sub(1);
+pub(crate) fn holds_end(blocks: &Range<Block>, size: u64) -> bool {
+    let last = Block::at_or_after(size).saturating_sub(1);
     blocks.contains(&last)
 }
 
@@ -158,14 +157,14 @@ impl Mover {
     pub(crate) fn begin_part(
         &self,
         inode: &Arc<Inode>,
-        wanted: &[Range<u64>],
+        wanted: &[Range<Block>],
         selection: Selection,
         gaps: Gaps,
     ) -> std::result::Result<Beginning, Interrupt> {
         let Some(file) = inode.file() else { return Ok(Beginning::NothingToMove) };
         self.data.ensure_size(inode, file)?;
         let target = selection.target;
-        let ranges: Vec<Range<u64>> = wanted.iter().map(whole_nodes).collect();
+        let ranges: Vec<Range<Block>> = wanted.iter().map(whole_nodes).collect();
         self.check_sources(inode, file, selection, &ranges)?;
         let (ticket, runs) = {
             self.data.look_again(inode, file)?;
@@ -226,7 +225,7 @@ impl Mover {
         inode: &Inode,
         file: &FileState,
         selection: Selection,
-        ranges: &[Range<u64>],
+        ranges: &[Range<Block>],
     ) -> std::result::Result<(), Interrupt> {
         let mut sources: Vec<ObjectEntry> = {
             let layout = file.layout.read();
@@ -250,7 +249,7 @@ impl Mover {
         &self,
         inode: &Inode,
         file: &FileState,
-        ranges: &[Range<u64>],
+        ranges: &[Range<Block>],
         runs: &[(Run, ObjectEntry)],
         target: TierId,
     ) -> Result<(ObjectEntry, TargetObject, Vec<DisownedRecord>)> {
@@ -268,7 +267,7 @@ impl Mover {
         // Older pending frees would free the data that is written there now.
         self.data.reclaim_object(inode, &entry)?;
         let claim = |(run, _): &(Run, ObjectEntry)| {
-            DisownedRecord::of_range(&entry, start_of(run.start), start_of(run.end.min(end)))
+            DisownedRecord::of_range(&entry, run.start.first_byte(), run.end.min(end).first_byte())
         };
         // A run that begins behind the last node only gives the end of the file to the target.
         let claims: Vec<DisownedRecord> = runs.iter().filter(|(run, _)| run.start < end).map(claim).collect();

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use polymux_records::blockmap::BLOCKS_PER_NODE;
+use polymux_types::Block;
 
 use super::facts::blocks_of_node;
 
 /// Ranges of one file, or all of it, with one destination.
 #[derive(Debug, Default)]
 pub(crate) struct Bundle {
-    ranges: Vec<Range<u64>>,
+    ranges: Vec<Range<Block>>,
     pub(crate) bytes: u64,
     pub(crate) is_whole: bool,
 }
@@ -22,16 +22,16 @@ impl Bundle {
 
     /// The nodes that it is about.
     pub(crate) fn nodes(&self) -> Vec<u64> {
-        self.ranges.iter().map(|range| range.start / BLOCKS_PER_NODE).collect()
+        self.ranges.iter().map(|range| range.start.node()).collect()
     }
 
     /// Its ranges in order, neighbours joined; `None` for the whole file.
-    pub(crate) fn into_ranges(mut self) -> Option<Vec<Range<u64>>> {
+    pub(crate) fn into_ranges(mut self) -> Option<Vec<Range<Block>>> {
         if self.is_whole {
             return None;
         }
         self.ranges.sort_unstable_by_key(|range| range.start);
-        let mut joined: Vec<Range<u64>> = Vec::new();
+        let mut joined: Vec<Range<Block>> = Vec::new();
         for range in self.ranges {
             match joined.last_mut() {
                 Some(last) if last.end >= range.start => last.end = last.end.max(range.end),

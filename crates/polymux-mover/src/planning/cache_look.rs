@@ -6,12 +6,11 @@
 //!   last second may be used at once. A range that comes too early is not looked up and counts as not cached.
 //! * A tier that cannot tell (an old kernel, a file system in memory of ours) leaves it unknown, which counts as not cached.
 
-use polymux_data::io::{block_after, start_of};
 use polymux_data::placement::Context;
 use polymux_policy::{Action, Decision, RangeFacts, Why, decide};
 use polymux_records::blockmap::Owner;
 use polymux_records::counters::Counters;
-use polymux_types::TierId;
+use polymux_types::{Block, TierId};
 use polymux_volume::inode::{FileState, reference_of};
 
 use super::facts::{Piece, blocks_of_node};
@@ -73,7 +72,7 @@ impl Mover {
     /// Bytes of a node's data on a tier that the page cache holds, and the total number; `None` if the tier cannot tell.
     fn cached_share(&self, file: &FileState, node: u64, tier: TierId) -> Option<(u64, u64)> {
         let blocks = blocks_of_node(node);
-        let end = blocks.end.min(block_after(file.size()));
+        let end = blocks.end.min(Block::at_or_after(file.size()));
         let (runs, entry) = {
             let layout = file.layout.read();
             let slot = layout.slot_of(tier)?;
@@ -85,8 +84,8 @@ impl Mover {
         let tier = handle.present()?;
         let (mut held, mut of) = (0_u64, 0_u64);
         for run in runs {
-            let length = start_of(run.end - run.start);
-            held += tier.cached_bytes(reference_of(&entry), start_of(run.start), length)?.min(length);
+            let length = Block::bytes_of(run.end - run.start);
+            held += tier.cached_bytes(reference_of(&entry), run.start.first_byte(), length)?.min(length);
             of += length;
         }
         Some((held, of))

@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
-use polymux_data::io::{block_after, start_of};
 use polymux_data::placement::{Context, ContextSource, seconds_between};
 use polymux_policy::{Granularity, NEVER, PolicyKind, RangeFacts, TierTable};
-use polymux_records::blockmap::{BLOCKS_PER_NODE, Owner};
-use polymux_types::TierId;
+use polymux_records::blockmap::Owner;
+use polymux_types::{Block, TierId};
 use polymux_volume::inode::{FileState, Inode};
 
 use crate::Mover;
@@ -19,14 +18,14 @@ pub(crate) struct Piece {
 }
 
 /// The blocks of a node.
-pub(crate) fn blocks_of_node(node: u64) -> Range<u64> {
-    node * BLOCKS_PER_NODE..(node + 1) * BLOCKS_PER_NODE
+pub(crate) fn blocks_of_node(node: u64) -> Range<Block> {
+    Block::first_of_node(node)..Block::first_of_node(node + 1)
 }
 
 /// Which tiers hold how much of a node, up to the end of the file.
 pub(crate) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
     let blocks = blocks_of_node(node);
-    let end = blocks.end.min(block_after(file.size()));
+    let end = blocks.end.min(Block::at_or_after(file.size()));
     let layout = file.layout.read();
     let mut pieces: Vec<Piece> = Vec::new();
     if blocks.start >= end || layout.objects.is_empty() {
@@ -34,7 +33,7 @@ pub(crate) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
     }
     for run in layout.map.runs(blocks.start, end) {
         let Some(Owner::Slot(slot)) = run.owner else { continue };
-        let (tier, bytes) = (layout.object(slot).tier, start_of(run.end - run.start));
+        let (tier, bytes) = (layout.object(slot).tier, Block::bytes_of(run.end - run.start));
         match pieces.iter_mut().find(|piece| piece.tier == tier) {
             Some(piece) => piece.bytes += bytes,
             None => pieces.push(Piece { tier, bytes }),
@@ -45,11 +44,14 @@ pub(crate) fn pieces_of_node(file: &FileState, node: u64) -> Vec<Piece> {
 
 /// Bytes of a file that a tier owns.
 pub(crate) fn bytes_mapped_on(file: &FileState, tier: TierId) -> u64 {
-    let end = block_after(file.size());
+    let end = Block::at_or_after(file.size());
     let layout = file.layout.read();
     let Some(slot) = layout.slot_of(tier) else { return 0 };
-    let runs = layout.map.runs(0, end);
-    runs.into_iter().filter(|run| run.owner == Some(Owner::Slot(slot))).map(|run| start_of(run.end - run.start)).sum()
+    let runs = layout.map.runs(Block(0), end);
+    runs.into_iter()
+        .filter(|run| run.owner == Some(Owner::Slot(slot)))
+        .map(|run| Block::bytes_of(run.end - run.start))
+        .sum()
 }
 
 impl Mover {
@@ -75,7 +77,7 @@ impl Mover {
         let now = self.placement.logical_clock.now();
         let (heat, of_file) =
             (self.placement.heat.node(inode.ino, node, now), self.placement.heat.file(inode.ino, now));
-        let nodes = block_after(file.size()).div_ceil(BLOCKS_PER_NODE).max(1);
+        let nodes = Block::at_or_after(file.size()).node_at_or_after().max(1);
         let per_node = u64::from(of_file.heat) / nodes;
         let modified = inode.common.read().modified;
         let mut facts = RangeFacts::new(piece.tier.0, piece.bytes);

@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use polymux_data::io::block_after;
 use polymux_policy::{Granularity, PolicyKind, TierTable, evict};
-use polymux_records::blockmap::{BLOCKS_PER_NODE, Owner};
+use polymux_records::blockmap::Owner;
 use polymux_records::error::Result;
 use polymux_records::report::{MoveReason, PAYS_BACK_SOON_SECONDS};
 use polymux_records::store::InodeBody;
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::sched::MoverPace;
 use polymux_volume::tier_reads::{RoomWanted, SoughtInVain};
@@ -47,17 +46,17 @@ fn keeps_what_pays(wanted: Option<RoomWanted>) -> bool {
 
 /// The nodes of a file that lie on a tier, from one of them on.
 fn nodes_on(file: &FileState, tier: TierId, from: u64) -> Vec<u64> {
-    let end = block_after(file.size());
+    let end = Block::at_or_after(file.size());
     let layout = file.layout.read();
     let Some(slot) = layout.slot_of(tier) else { return Vec::new() };
-    let start = from * BLOCKS_PER_NODE;
+    let start = Block::first_of_node(from);
     if start >= end {
         return Vec::new();
     }
     let mut nodes: Vec<u64> = Vec::new();
     for run in layout.map.runs(start, end) {
         if run.owner == Some(Owner::Slot(slot)) {
-            let (first, last) = (run.start / BLOCKS_PER_NODE, (run.end - 1) / BLOCKS_PER_NODE);
+            let (first, last) = (run.start.node(), (run.end - 1).node());
             let first = nodes.last().map_or(first, |known: &u64| first.max(known + 1));
             nodes.extend((first..=last).take(NODES_PER_STEP));
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use polymux_records::report::{Destination, JobId, JobReport, JobState, MoveReason};
 use polymux_types::sync::{AtomicBool, AtomicU64, Ordering};
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 use polymux_volume::sched::MoverPace;
 
 /// Which blocks of the file.
@@ -20,7 +20,7 @@ pub(crate) enum Scope {
     /// All, as many as there are when it begins.
     Whole,
     /// These, in order.
-    Ranges(VecDeque<Range<u64>>),
+    Ranges(VecDeque<Range<Block>>),
 }
 
 /// A requested migration.

@@ -1,14 +1,12 @@
 //! Explains why a file is where it is, and which migrations come next.
 
-use polymux_data::io::{block_after, start_of};
 use polymux_data::placement::{Context, ContextSource, Request};
 use polymux_policy::{Action, Demand, Growth, WAITED_FOR_FILE_MAX, Why, evict};
-use polymux_records::blockmap::BLOCKS_PER_NODE;
 use polymux_records::error::Result;
 use polymux_records::report::{
     Explanation, GrowthExplanation, MoveReason, PolicyReport, RangeExplanation, SteeredBy, TierState,
 };
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 use polymux_volume::heat::at_least;
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::sched::GateState;
@@ -80,7 +78,7 @@ impl Mover {
 
     fn explain_ranges(&self, inode: &Inode, file: &FileState, context: &Context) -> Vec<RangeExplanation> {
         let table = self.planning_table();
-        let nodes = block_after(file.size()).div_ceil(BLOCKS_PER_NODE).min(NODES_MAX);
+        let nodes = Block::at_or_after(file.size()).node_at_or_after().min(NODES_MAX);
         let mut ranges: Vec<RangeExplanation> = Vec::new();
         for node in 0..nodes {
             for piece in pieces_of_node(file, node) {
@@ -176,8 +174,8 @@ impl Mover {
         };
         let may_leave = eviction.score > 0 && drained.is_none();
         RangeExplanation {
-            offset: start_of(node * BLOCKS_PER_NODE),
-            length: piece.bytes.min(file.size() - start_of(node * BLOCKS_PER_NODE)),
+            offset: Block::first_of_node(node).first_byte(),
+            length: piece.bytes.min(file.size() - Block::first_of_node(node).first_byte()),
             tier: self.name_of_tier(piece.tier),
             heat: facts.heat,
             reads: facts.reads,

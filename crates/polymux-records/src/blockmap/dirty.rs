@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use polymux_types::Block;
+
 use super::BLOCKS_PER_NODE;
 
 const WORDS: usize = 8;
@@ -16,10 +18,10 @@ pub(crate) struct DirtyBlocks {
 
 impl DirtyBlocks {
     /// Marks the part of `blocks` (counted from the beginning of the file) in the node of this index.
-    pub fn mark(&mut self, node: u64, blocks: Range<u64>) {
-        let first = node * BLOCKS_PER_NODE;
+    pub fn mark(&mut self, node: u64, blocks: Range<Block>) {
+        let first = Block::first_of_node(node);
         let start = blocks.start.max(first) - first;
-        let end = blocks.end.min(first + BLOCKS_PER_NODE).saturating_sub(first);
+        let end = blocks.end.min(first + BLOCKS_PER_NODE).0.saturating_sub(first.0);
         for block in start..end {
             *self.word_mut(block) |= 1 << (block % 64);
         }
@@ -39,15 +41,15 @@ impl DirtyBlocks {
     }
 
     /// The marked runs, counted from the beginning of the file, in order.
-    pub fn runs(&self, node: u64) -> Vec<Range<u64>> {
-        let first = node * BLOCKS_PER_NODE;
-        let mut runs: Vec<Range<u64>> = Vec::new();
+    pub fn runs(&self, node: u64) -> Vec<Range<Block>> {
+        let first = Block::first_of_node(node);
+        let mut runs: Vec<Range<Block>> = Vec::new();
         for block in 0..BLOCKS_PER_NODE {
             if self.word(block) & (1 << (block % 64)) == 0 {
                 continue;
             }
             match runs.last_mut() {
-                Some(run) if run.end == first + block => run.end += 1,
+                Some(run) if run.end == first + block => run.end = run.end + 1,
                 _ => runs.push(first + block..first + block + 1),
             }
         }
@@ -59,16 +61,20 @@ impl DirtyBlocks {
 mod tests {
     use super::*;
 
+    fn blocks(range: Range<u64>) -> Range<Block> {
+        Block(range.start)..Block(range.end)
+    }
+
     #[test]
     fn only_blocks_of_the_node_are_marked_and_runs_are_whole() {
         let mut dirty = DirtyBlocks::default();
-        dirty.mark(1, 0..BLOCKS_PER_NODE + 3);
-        dirty.mark(1, BLOCKS_PER_NODE + 100..BLOCKS_PER_NODE + 101);
-        dirty.mark(1, 2 * BLOCKS_PER_NODE - 1..9 * BLOCKS_PER_NODE);
-        dirty.mark(1, 5 * BLOCKS_PER_NODE..6 * BLOCKS_PER_NODE);
-        dirty.mark(1, 0..5);
+        dirty.mark(1, blocks(0..BLOCKS_PER_NODE + 3));
+        dirty.mark(1, blocks(BLOCKS_PER_NODE + 100..BLOCKS_PER_NODE + 101));
+        dirty.mark(1, blocks(2 * BLOCKS_PER_NODE - 1..9 * BLOCKS_PER_NODE));
+        dirty.mark(1, blocks(5 * BLOCKS_PER_NODE..6 * BLOCKS_PER_NODE));
+        dirty.mark(1, blocks(0..5));
         assert_eq!(dirty.count(), 5);
         let base = BLOCKS_PER_NODE;
-        assert_eq!(dirty.runs(1), [base..base + 3, base + 100..base + 101, 2 * base - 1..2 * base]);
+        assert_eq!(dirty.runs(1), [base..base + 3, base + 100..base + 101, 2 * base - 1..2 * base].map(blocks));
     }
 }

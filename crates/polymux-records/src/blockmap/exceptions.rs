@@ -6,15 +6,17 @@
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
+use polymux_types::Block;
+
 use super::Owner;
 
 /// Where an exception starts, and who owns it.
-pub(super) type Exception = (u64, Owner);
+pub(super) type Exception = (Block, Owner);
 
 /// Exceptions by their end blocks, so that one seek finds the covering one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exceptions {
-    by_end: BTreeMap<u64, Exception>,
+    by_end: BTreeMap<Block, Exception>,
     /// Exceptions of each slot that has any.
     of_slots: BTreeMap<u8, u64>,
     blocks: u64,
@@ -36,17 +38,20 @@ impl Exceptions {
     }
 
     /// All in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Exception)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Block, Exception)> + '_ {
         self.by_end.iter().map(|(end, exception)| (*end, *exception))
     }
 
     /// Those with their end blocks in a range, in order.
-    pub(super) fn range(&self, ends: impl RangeBounds<u64>) -> impl DoubleEndedIterator<Item = (u64, Exception)> + '_ {
+    pub(super) fn range(
+        &self,
+        ends: impl RangeBounds<Block>,
+    ) -> impl DoubleEndedIterator<Item = (Block, Exception)> + '_ {
         self.by_end.range(ends).map(|(end, exception)| (*end, *exception))
     }
 
     /// Puts one in; returns the one with this end block that it replaces.
-    pub(super) fn insert(&mut self, end: u64, exception: Exception) -> Option<Exception> {
+    pub(super) fn insert(&mut self, end: Block, exception: Exception) -> Option<Exception> {
         let before = self.remove(end);
         self.by_end.insert(end, exception);
         let (start, owner) = exception;
@@ -57,7 +62,7 @@ impl Exceptions {
         before
     }
 
-    pub(super) fn remove(&mut self, end: u64) -> Option<Exception> {
+    pub(super) fn remove(&mut self, end: Block) -> Option<Exception> {
         let (start, owner) = self.by_end.remove(&end)?;
         self.blocks -= end - start;
         if let Owner::Slot(slot) = owner {

@@ -5,17 +5,19 @@
 
 use std::ops::Range;
 
+use polymux_types::Block;
+
+use super::Owner;
 use super::exceptions::Exceptions;
 use super::undo::UndoLog;
-use super::{END, Owner};
 
 /// An exception: blocks `start..end` belong to `owner`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First block.
-    pub start: u64,
+    pub start: Block,
     /// The block behind the last one.
-    pub end: u64,
+    pub end: Block,
     /// The slot that owns the blocks, or a hole.
     pub owner: Owner,
 }
@@ -24,9 +26,9 @@ pub struct Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First block.
-    pub start: u64,
+    pub start: Block,
     /// The block behind the last one.
-    pub end: u64,
+    pub end: Block,
     /// The owner; `None` in a file without objects.
     pub owner: Option<Owner>,
 }
@@ -35,7 +37,7 @@ pub struct Run {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MapChange {
     /// End blocks of extents that are gone.
-    pub removed: Vec<u64>,
+    pub removed: Vec<Block>,
     /// Extents that are new or changed.
     pub added: Vec<Extent>,
 }
@@ -79,7 +81,7 @@ impl BlockMap {
     /// A map from its records. Fails with the reason where they break an invariant.
     pub fn from_extents(home: Option<u8>, extents: &[Extent]) -> Result<Self, &'static str> {
         let mut map = Self { home, ..Self::default() };
-        let mut reached = 0;
+        let mut reached = Block(0);
         for extent in extents {
             if extent.start >= extent.end {
                 return Err("an extent is empty");
@@ -130,7 +132,7 @@ impl BlockMap {
         }
     }
 
-    fn remove(&mut self, end: u64) {
+    fn remove(&mut self, end: Block) {
         let before = self.exceptions.remove(end);
         if let Some(recorded) = &mut self.recorded {
             recorded.note_exception(end, before);
@@ -161,40 +163,40 @@ impl BlockMap {
 
     /// The owner of a block and how far its run reaches.
     #[inline]
-    pub fn run_at(&self, block: u64) -> Run {
+    pub fn run_at(&self, block: Block) -> Run {
         let home = self.home.map(Owner::Slot);
         match self.exceptions.range(block + 1..).next() {
             Some((end, (start, owner))) if start <= block => Run { start: block, end, owner: Some(owner) },
             Some((_, (start, _))) => Run { start: block, end: start, owner: home },
-            None => Run { start: block, end: END, owner: home },
+            None => Run { start: block, end: Block::END, owner: home },
         }
     }
 
-    /// Where the last run of a slot ends that begins before a block, at that block at the latest; 0 where there is none.
-    pub fn last_of(&self, slot: u8, before: u64) -> u64 {
+    /// Where the last run of a slot ends that begins before a block, at that block at the latest; block 0 where there is none.
+    pub fn last_of(&self, slot: u8, before: Block) -> Block {
         let is_home = self.home == Some(slot);
         let mut at = before;
-        while at > 0 {
+        while at > Block(0) {
             let covering = self.exceptions.range(at..).next().filter(|(_, (start, _))| *start < at);
             at = match covering {
                 Some((_, (_, owner))) if owner == Owner::Slot(slot) => return at,
                 Some((_, (start, _))) => start,
                 None if is_home => return at,
-                None => self.exceptions.range(..at).next_back().map_or(0, |(end, _)| end),
+                None => self.exceptions.range(..at).next_back().map_or(Block(0), |(end, _)| end),
             };
         }
-        0
+        Block(0)
     }
 
     /// The owner of the tail of the file.
     #[inline]
     pub fn tail(&self) -> Option<Owner> {
-        self.run_at(END - 1).owner
+        self.run_at(Block::END - 1).owner
     }
 
     /// Slots that own a block, blocks that the file has not reached included.
     pub fn owners(&self) -> Vec<u8> {
-        let home = self.home.filter(|_| self.exceptions.blocks() < END);
+        let home = self.home.filter(|_| self.exceptions.blocks() < Block::END - Block(0));
         let mut slots: Vec<u8> = self.exceptions.slots().chain(home).collect();
         slots.sort_unstable();
         slots.dedup();
@@ -204,7 +206,7 @@ impl BlockMap {
     /// Gives the owners other slot numbers and the file another home; which blocks they own does not change. `numbers` gives each owner
     /// its new number.
     pub fn renumber(&mut self, home: u8, numbers: impl Fn(u8) -> u8) -> MapChange {
-        let runs = self.runs(0, END);
+        let runs = self.runs(Block(0), Block::END);
         let mut change = self.clear();
         self.change_home(Some(numbers(home)));
         for run in runs {
@@ -221,12 +223,12 @@ impl BlockMap {
     }
 
     /// Runs that are intentionally unowned.
-    pub fn holes(&self) -> Vec<Range<u64>> {
+    pub fn holes(&self) -> Vec<Range<Block>> {
         self.exceptions().filter(|extent| extent.owner == Owner::Hole).map(|hole| hole.start..hole.end).collect()
     }
 
     /// The runs that cover blocks `start..end`, in order.
-    pub fn runs(&self, start: u64, end: u64) -> Vec<Run> {
+    pub fn runs(&self, start: Block, end: Block) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut block = start;
         while block < end {
@@ -239,7 +241,7 @@ impl BlockMap {
     }
 
     /// Gives blocks `start..end` to an owner.
-    pub fn assign(&mut self, start: u64, end: u64, owner: Owner) -> MapChange {
+    pub fn assign(&mut self, start: Block, end: Block, owner: Owner) -> MapChange {
         assert!(start < end, "an assignment covers a block");
         assert!(self.home.is_some(), "a file has a home before it has exceptions");
         let mut change = MapChange::default();
@@ -286,13 +288,13 @@ impl BlockMap {
         change.added.push(extent);
     }
 
-    /// Cuts the map after `blocks` blocks: the owner of the last one owns all following blocks. With no block left, or where the last one
-    /// is a hole, home does: blocks that the file may still grow to always have an owner.
-    pub fn cut(&mut self, blocks: u64) -> MapChange {
-        let last = if blocks == 0 { None } else { self.run_at(blocks - 1).owner };
+    /// Cuts the map at a block: the owner of the last one before it owns it and all following blocks. With no block left, or where the last
+    /// one is a hole, home does: blocks that the file may still grow to always have an owner.
+    pub fn cut(&mut self, end: Block) -> MapChange {
+        let last = if end == Block(0) { None } else { self.run_at(end - 1).owner };
         let tail = last.filter(|owner| *owner != Owner::Hole).or(self.home.map(Owner::Slot));
         match tail {
-            Some(owner) if self.has_exceptions() => self.assign(blocks, END, owner),
+            Some(owner) if self.has_exceptions() => self.assign(end, Block::END, owner),
             _ => MapChange::default(),
         }
     }
@@ -308,13 +310,13 @@ mod tests {
     const BLOCKS: usize = 24;
 
     fn oracle_owner(map: &BlockMap, block: usize) -> Option<Owner> {
-        map.run_at(block as u64).owner
+        map.run_at(Block(block as u64)).owner
     }
 
     fn check_invariants(map: &BlockMap) {
         let extents: Vec<Extent> = map.exceptions().collect();
         assert_eq!(BlockMap::from_extents(map.home(), &extents).as_ref(), Ok(map));
-        let owned_by = |slot| map.runs(0, END).iter().any(|run| run.owner == Some(Owner::Slot(slot)));
+        let owned_by = |slot| map.runs(Block(0), Block::END).iter().any(|run| run.owner == Some(Owner::Slot(slot)));
         assert_eq!(map.owners(), (0..=u8::MAX).filter(|slot| owned_by(*slot)).collect::<Vec<_>>());
         for pair in extents.windows(2) {
             assert!(
@@ -326,8 +328,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Assign(u64, u64, Owner),
-        Cut(u64),
+        Assign(Block, Block, Owner),
+        Cut(Block),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -335,10 +337,10 @@ mod tests {
         let last = BLOCKS as u64;
         prop_oneof![
             6 => (0..last, 1..=last, any::<bool>(), owner).prop_map(move |(start, length, open, owner)| {
-                let end = if open { END } else { (start + length).min(last + 4) };
-                Step::Assign(start, end, owner)
+                let end = if open { Block::END } else { Block((start + length).min(last + 4)) };
+                Step::Assign(Block(start), end, owner)
             }),
-            1 => (0..last).prop_map(Step::Cut),
+            1 => (0..last).prop_map(|end| Step::Cut(Block(end))),
         ]
     }
 
@@ -348,18 +350,18 @@ mod tests {
             let mut map = BlockMap::default();
             map.set_home(0);
             let mut oracle = [Owner::Slot(0); BLOCKS + 8];
-            let mut records: BTreeMap<u64, Extent> = BTreeMap::new();
+            let mut records: BTreeMap<Block, Extent> = BTreeMap::new();
             for step in steps {
                 let (change, start, end, owner) = match step {
                     Step::Assign(start, end, owner) => (map.assign(start, end, owner), start, end, owner),
-                    Step::Cut(blocks) => {
-                        let last = if blocks == 0 { Owner::Hole } else { oracle[usize::try_from(blocks - 1).unwrap()] };
+                    Step::Cut(end) => {
+                        let last = if end == Block(0) { Owner::Hole } else { oracle[usize::try_from(end.0 - 1).unwrap()] };
                         let tail = if last == Owner::Hole { Owner::Slot(0) } else { last };
-                        (map.cut(blocks), blocks, END, tail)
+                        (map.cut(end), end, Block::END, tail)
                     }
                 };
                 for (block, slot) in oracle.iter_mut().enumerate() {
-                    if (start..end).contains(&(block as u64)) {
+                    if (start..end).contains(&Block(block as u64)) {
                         *slot = owner;
                     }
                 }
@@ -392,7 +394,7 @@ mod tests {
             map.set_home(0);
             let apply = |map: &mut BlockMap, step: &Step| match *step {
                 Step::Assign(start, end, owner) => map.assign(start, end, owner),
-                Step::Cut(blocks) => map.cut(blocks),
+                Step::Cut(end) => map.cut(end),
             };
             for step in &before {
                 apply(&mut map, step);
@@ -420,11 +422,11 @@ mod tests {
         let mut map = BlockMap::default();
         map.set_home(0);
         (0..100_000).for_each(|range| {
-            map.assign(range * 512, END, Owner::Slot(u8::try_from(range % 3).expect("a slot")));
+            map.assign(Block(range * 512), Block::END, Owner::Slot(u8::try_from(range % 3).expect("a slot")));
         });
         map.record();
-        map.assign(100_000 * 512, END, Owner::Slot(1));
-        map.assign(512 * 7, 512 * 8, Owner::Slot(2));
+        map.assign(Block(100_000 * 512), Block::END, Owner::Slot(1));
+        map.assign(Block(512 * 7), Block(512 * 8), Owner::Slot(2));
         assert!(map.end_recording().len() < 10);
     }
 
@@ -432,8 +434,8 @@ mod tests {
     fn a_file_on_one_tier_has_no_extent() {
         let mut map = BlockMap::default();
         map.set_home(2);
-        map.assign(5, 9, Owner::Slot(1));
-        map.assign(0, END, Owner::Slot(2));
+        map.assign(Block(5), Block(9), Owner::Slot(1));
+        map.assign(Block(0), Block::END, Owner::Slot(2));
         assert!(!map.has_exceptions());
         assert_eq!(map.tail(), Some(Owner::Slot(2)));
     }
@@ -442,15 +444,15 @@ mod tests {
     fn renumbering_keeps_every_owner_and_says_what_changed() {
         let mut map = BlockMap::default();
         map.set_home(0);
-        let mut change = map.assign(0, 4, Owner::Slot(1));
-        change.then(map.assign(4, END, Owner::Slot(2)));
-        change.then(map.assign(7, 8, Owner::Hole));
+        let mut change = map.assign(Block(0), Block(4), Owner::Slot(1));
+        change.then(map.assign(Block(4), Block::END, Owner::Slot(2)));
+        change.then(map.assign(Block(7), Block(8), Owner::Hole));
         assert_eq!(map.owners(), [1, 2]);
         change.then(map.renumber(2, |slot| slot - 1));
         assert_eq!((map.home(), map.owners()), (Some(1), vec![0, 1]));
-        assert_eq!(map.run_at(3).owner, Some(Owner::Slot(0)));
-        assert_eq!(map.run_at(7).owner, Some(Owner::Hole));
-        assert_eq!(map.run_at(9).owner, Some(Owner::Slot(1)));
+        assert_eq!(map.run_at(Block(3)).owner, Some(Owner::Slot(0)));
+        assert_eq!(map.run_at(Block(7)).owner, Some(Owner::Hole));
+        assert_eq!(map.run_at(Block(9)).owner, Some(Owner::Slot(1)));
         let rebuilt = BlockMap::from_extents(Some(1), &{
             let mut added = change.added;
             added.sort_unstable_by_key(|extent| extent.end);
@@ -463,15 +465,15 @@ mod tests {
     fn runs_cover_a_range_without_gap() {
         let mut map = BlockMap::default();
         map.set_home(0);
-        map.assign(2, 4, Owner::Slot(1));
-        map.assign(6, END, Owner::Slot(2));
-        let runs: Vec<(u64, u64)> = map.runs(1, 8).iter().map(|run| (run.start, run.end)).collect();
+        map.assign(Block(2), Block(4), Owner::Slot(1));
+        map.assign(Block(6), Block::END, Owner::Slot(2));
+        let runs: Vec<(u64, u64)> = map.runs(Block(1), Block(8)).iter().map(|run| (run.start.0, run.end.0)).collect();
         assert_eq!(runs, [(1, 2), (2, 4), (4, 6), (6, 8)]);
     }
 
     #[test]
     fn records_that_overlap_are_refused() {
-        let extent = |start, end| Extent { start, end, owner: Owner::Slot(1) };
+        let extent = |start, end| Extent { start: Block(start), end: Block(end), owner: Owner::Slot(1) };
         assert!(BlockMap::from_extents(Some(0), &[extent(0, 5), extent(4, 9)]).is_err());
         assert!(BlockMap::from_extents(Some(1), &[extent(0, 5)]).is_err());
         assert!(BlockMap::from_extents(None, &[extent(0, 5)]).is_err());

@@ -15,12 +15,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use polymux_types::Block;
 use polymux_types::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock};
 use smallvec::SmallVec;
 
+use super::DirtyBlocks;
 #[cfg(shuttle)]
 use super::planted::is_leaving_noted;
-use super::{BLOCKS_PER_NODE, DirtyBlocks};
 use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Always, except where the model checker has to find that it is not.
@@ -33,7 +34,7 @@ const fn is_leaving_noted() -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// Blocks being written, whole ranges of their writers.
-    pub(super) ranges: SmallVec<[(u64, u64); 1]>,
+    pub(super) ranges: SmallVec<[(Block, Block); 1]>,
     /// While the node is being moved: blocks of all writers that were inside since this was last taken.
     pub(super) dirty: Option<Box<DirtyBlocks>>,
     /// The mover has the node alone.
@@ -52,11 +53,11 @@ pub(super) struct RangeNode {
 const _: () = assert!(size_of::<RangeNode>() <= 104, "a node with its place in the table takes 128 bytes at the most");
 
 impl Pending {
-    fn holds_any_of(&self, blocks: &Range<u64>) -> bool {
+    fn holds_any_of(&self, blocks: &Range<Block>) -> bool {
         self.ranges.iter().any(|(start, end)| *start < blocks.end && blocks.start < *end)
     }
 
-    fn note_dirty(&mut self, node: u64, blocks: (u64, u64)) {
+    fn note_dirty(&mut self, node: u64, blocks: (Block, Block)) {
         if is_planted(PlantedFault::WritersBesideCopyUnnoticed) {
             return;
         }
@@ -86,13 +87,13 @@ pub struct NodeTable {
 
 /// Blocks held by a writer; dropping it lets overlapping writers in.
 pub struct RangeGuard {
-    blocks: (u64, u64),
+    blocks: (Block, Block),
     held: SmallVec<[(u64, Arc<RangeNode>); 2]>,
 }
 
-pub(super) fn nodes_of(blocks: &Range<u64>) -> std::ops::RangeInclusive<u64> {
+pub(super) fn nodes_of(blocks: &Range<Block>) -> std::ops::RangeInclusive<u64> {
     assert!(blocks.start < blocks.end, "a range covers a block");
-    blocks.start / BLOCKS_PER_NODE..=(blocks.end - 1) / BLOCKS_PER_NODE
+    blocks.start.node()..=(blocks.end - 1).node()
 }
 
 impl NodeTable {
@@ -104,7 +105,7 @@ impl NodeTable {
     }
 
     /// Waits until no other writer holds any of the blocks and no node of them is closed, and holds them.
-    pub fn hold(&self, blocks: Range<u64>) -> RangeGuard {
+    pub fn hold(&self, blocks: Range<Block>) -> RangeGuard {
         loop {
             let entered = self.enter(&blocks, |node, pending| {
                 node.left.wait(pending);
@@ -119,7 +120,7 @@ impl NodeTable {
     }
 
     /// As [`NodeTable::hold`], or `None` where it would wait.
-    pub fn try_hold(&self, blocks: Range<u64>) -> Option<RangeGuard> {
+    pub fn try_hold(&self, blocks: Range<Block>) -> Option<RangeGuard> {
         self.enter(&blocks, |_, _| false).ok()
     }
 
@@ -127,7 +128,7 @@ impl NodeTable {
     /// a node is closed, everything taken so far is released and the node is returned.
     fn enter(
         &self,
-        blocks: &Range<u64>,
+        blocks: &Range<Block>,
         wait: impl Fn(&RangeNode, &mut MutexGuard<'_, Pending>) -> bool,
     ) -> Result<RangeGuard, Arc<RangeNode>> {
         let mut guard = RangeGuard { blocks: (blocks.start, blocks.end), held: SmallVec::new() };
@@ -158,9 +159,9 @@ impl NodeTable {
     }
 
     /// Marks the mapping of blocks as changed. Called with the map locked, before the change can be seen.
-    pub fn mark_map_changed(&self, blocks: Range<u64>) {
+    pub fn mark_map_changed(&self, blocks: Range<Block>) {
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
-        if blocks.end == super::END {
+        if blocks.end == Block::END {
             self.tail_version.store(version, Ordering::Release);
             return;
         }
@@ -170,7 +171,7 @@ impl NodeTable {
     }
 
     /// Whether the mapping of blocks is unchanged since `noted` was read.
-    pub fn map_unchanged_since(&self, blocks: Range<u64>, noted: u64) -> bool {
+    pub fn map_unchanged_since(&self, blocks: Range<Block>, noted: u64) -> bool {
         if self.version() == noted {
             return true;
         }
@@ -204,16 +205,21 @@ impl Drop for RangeGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blockmap::BLOCKS_PER_NODE;
     use std::sync::atomic::AtomicU32;
+
+    fn blocks(range: Range<u64>) -> Range<Block> {
+        Block(range.start)..Block(range.end)
+    }
 
     #[test]
     fn disjoint_writers_pass_and_overlapping_ones_do_not() {
         let table = NodeTable::default();
-        let first = table.hold(0..10);
-        assert!(table.try_hold(10..20).is_some());
-        assert!(table.try_hold(9..11).is_none());
+        let first = table.hold(blocks(0..10));
+        assert!(table.try_hold(blocks(10..20)).is_some());
+        assert!(table.try_hold(blocks(9..11)).is_none());
         drop(first);
-        assert!(table.try_hold(9..11).is_some());
+        assert!(table.try_hold(blocks(9..11)).is_some());
         assert!(table.is_quiet(), "a failed attempt leaves nothing behind");
     }
 
@@ -227,7 +233,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..300 {
                         let start = (thread * 37 + round * 101) % (2 * BLOCKS_PER_NODE);
-                        let _guard = table.hold(start..start + 2 * BLOCKS_PER_NODE);
+                        let _guard = table.hold(blocks(start..start + 2 * BLOCKS_PER_NODE));
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         inside.fetch_sub(1, Ordering::SeqCst);
                     }
@@ -241,17 +247,17 @@ mod tests {
     fn a_reader_sees_a_change_of_its_blocks_and_not_of_others() {
         let table = NodeTable::default();
         let noted = table.version();
-        table.mark_map_changed(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1);
-        assert!(table.map_unchanged_since(0..BLOCKS_PER_NODE, noted));
-        assert!(!table.map_unchanged_since(0..BLOCKS_PER_NODE + 1, noted));
-        assert!(table.map_unchanged_since(0..2 * BLOCKS_PER_NODE, table.version()));
+        table.mark_map_changed(blocks(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1));
+        assert!(table.map_unchanged_since(blocks(0..BLOCKS_PER_NODE), noted));
+        assert!(!table.map_unchanged_since(blocks(0..BLOCKS_PER_NODE + 1), noted));
+        assert!(table.map_unchanged_since(blocks(0..2 * BLOCKS_PER_NODE), table.version()));
     }
 
     #[test]
     fn a_cut_is_seen_by_readers_of_nodes_that_never_existed() {
         let table = NodeTable::default();
         let noted = table.version();
-        table.mark_map_changed(5..super::super::END);
-        assert!(!table.map_unchanged_since(100 * BLOCKS_PER_NODE..101 * BLOCKS_PER_NODE, noted));
+        table.mark_map_changed(Block(5)..Block::END);
+        assert!(!table.map_unchanged_since(blocks(100 * BLOCKS_PER_NODE..101 * BLOCKS_PER_NODE), noted));
     }
 }

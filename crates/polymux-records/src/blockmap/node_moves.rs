@@ -9,8 +9,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use polymux_types::Block;
+
+use super::DirtyBlocks;
 use super::node::{NodeTable, RangeNode, nodes_of};
-use super::{BLOCKS_PER_NODE, DirtyBlocks};
 
 /// Nodes that no writer may enter; dropping it opens them.
 pub struct ClosedNodes {
@@ -19,7 +21,7 @@ pub struct ClosedNodes {
 
 impl NodeTable {
     /// Begins to record writes to the nodes of these blocks. One move of a file at a time.
-    pub fn mark_moving(&self, blocks: &Range<u64>) {
+    pub fn mark_moving(&self, blocks: &Range<Block>) {
         for index in nodes_of(blocks) {
             let node = self.node(index);
             let mut pending = node.pending.lock();
@@ -33,7 +35,7 @@ impl NodeTable {
     }
 
     /// Ends the move begun by [`NodeTable::mark_moving`].
-    pub fn unmark_moving(&self, blocks: &Range<u64>) {
+    pub fn unmark_moving(&self, blocks: &Range<Block>) {
         for index in nodes_of(blocks) {
             self.node(index).pending.lock().dirty = None;
         }
@@ -41,7 +43,7 @@ impl NodeTable {
 
     /// The blocks that were written since the nodes were marked or this was last asked, in order. Who is still inside
     /// makes its blocks dirty again when it leaves.
-    pub fn take_dirty(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+    pub fn take_dirty(&self, blocks: &Range<Block>) -> Vec<Range<Block>> {
         let mut runs = Vec::new();
         for index in nodes_of(blocks) {
             let node = self.node(index);
@@ -55,13 +57,13 @@ impl NodeTable {
     }
 
     /// Blocks that are dirty now.
-    pub fn dirty_count(&self, blocks: &Range<u64>) -> u64 {
+    pub fn dirty_count(&self, blocks: &Range<Block>) -> u64 {
         let count = |index| self.node(index).pending.lock().dirty.as_deref().map_or(0, DirtyBlocks::count);
         nodes_of(blocks).map(count).sum()
     }
 
     /// Waits until no writer is inside the nodes of these blocks, and admits no new one.
-    pub fn close(&self, blocks: &Range<u64>) -> ClosedNodes {
+    pub fn close(&self, blocks: &Range<Block>) -> ClosedNodes {
         let mut closed = ClosedNodes { held: Vec::new() };
         for index in nodes_of(blocks) {
             let node = self.node(index);
@@ -90,62 +92,67 @@ impl Drop for ClosedNodes {
 }
 
 /// The blocks of whole nodes that contain `blocks`.
-pub fn whole_nodes(blocks: &Range<u64>) -> Range<u64> {
-    blocks.start / BLOCKS_PER_NODE * BLOCKS_PER_NODE..blocks.end.next_multiple_of(BLOCKS_PER_NODE)
+pub fn whole_nodes(blocks: &Range<Block>) -> Range<Block> {
+    Block::first_of_node(blocks.start.node())..Block::first_of_node(blocks.end.node_at_or_after())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blockmap::BLOCKS_PER_NODE;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    const TWO: Range<u64> = 0..2 * BLOCKS_PER_NODE;
+    const TWO: Range<Block> = Block(0)..Block(2 * BLOCKS_PER_NODE);
+
+    fn blocks(range: Range<u64>) -> Range<Block> {
+        Block(range.start)..Block(range.end)
+    }
 
     #[test]
     fn blocks_are_dirty_on_entering_and_again_on_leaving() {
         let table = NodeTable::default();
-        let early = table.hold(5..6);
+        let early = table.hold(blocks(5..6));
         table.mark_moving(&TWO);
-        assert_eq!(table.take_dirty(&TWO), vec![5_u64..6], "whoever was inside already counts");
-        let late = table.hold(BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE + 1);
+        assert_eq!(table.take_dirty(&TWO), vec![blocks(5..6)], "whoever was inside already counts");
+        let late = table.hold(blocks(BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE + 1));
         assert_eq!(table.dirty_count(&TWO), 2);
         assert_eq!(
             table.take_dirty(&TWO),
-            [BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE, BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1]
+            [BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE, BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1].map(blocks)
         );
         drop((early, late));
         assert_eq!(table.dirty_count(&TWO), 3);
         table.unmark_moving(&TWO);
-        drop(table.hold(1..2));
+        drop(table.hold(blocks(1..2)));
         assert_eq!(table.dirty_count(&TWO), 0);
     }
 
     #[test]
     fn a_closed_node_keeps_writers_out_until_it_opens() {
         let table = NodeTable::default();
-        let closed = table.close(&(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1));
-        assert!(table.try_hold(BLOCKS_PER_NODE + 7..BLOCKS_PER_NODE + 8).is_none());
-        assert!(table.try_hold(BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE + 1).is_none(), "nor half of a range");
-        assert!(table.try_hold(0..BLOCKS_PER_NODE).is_some(), "a failed attempt leaves nothing behind");
+        let closed = table.close(&blocks(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1));
+        assert!(table.try_hold(blocks(BLOCKS_PER_NODE + 7..BLOCKS_PER_NODE + 8)).is_none());
+        assert!(table.try_hold(blocks(BLOCKS_PER_NODE - 1..BLOCKS_PER_NODE + 1)).is_none(), "nor half of a range");
+        assert!(table.try_hold(blocks(0..BLOCKS_PER_NODE)).is_some(), "a failed attempt leaves nothing behind");
         drop(closed);
-        assert!(table.try_hold(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1).is_some());
+        assert!(table.try_hold(blocks(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1)).is_some());
     }
 
     #[test]
     fn whoever_finds_a_node_closed_holds_no_earlier_one() {
         let table = NodeTable::default();
-        let closed = table.close(&(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1));
+        let closed = table.close(&blocks(BLOCKS_PER_NODE..BLOCKS_PER_NODE + 1));
         let through = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                drop(table.hold(0..2 * BLOCKS_PER_NODE));
+                drop(table.hold(blocks(0..2 * BLOCKS_PER_NODE)));
                 through.store(true, Ordering::SeqCst);
             });
             // The earlier node must become free again while the other thread waits.
-            while table.try_hold(0..BLOCKS_PER_NODE).is_none() {
+            while table.try_hold(blocks(0..BLOCKS_PER_NODE)).is_none() {
                 std::thread::yield_now();
             }
-            drop(table.close(&(0..1)));
+            drop(table.close(&blocks(0..1)));
             assert!(!through.load(Ordering::SeqCst));
             drop(closed);
         });
@@ -161,13 +168,13 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..500 {
                         let start = (thread * 211 + round * 97) % (3 * BLOCKS_PER_NODE);
-                        drop(table.hold(start..start + BLOCKS_PER_NODE + 9));
+                        drop(table.hold(blocks(start..start + BLOCKS_PER_NODE + 9)));
                     }
                 });
             }
             for round in 0..200_u64 {
                 let first = round % 3 * BLOCKS_PER_NODE;
-                drop(table.close(&(first..first + 2 * BLOCKS_PER_NODE)));
+                drop(table.close(&blocks(first..first + 2 * BLOCKS_PER_NODE)));
             }
         });
     }

@@ -3,6 +3,8 @@
 //!
 //! Invariant: steps are taken back in the order opposite to that in which they were made, on the map as the last of them left it.
 
+use polymux_types::Block;
+
 use super::exceptions::{Exception, Exceptions};
 
 /// The state before a step.
@@ -10,7 +12,7 @@ use super::exceptions::{Exception, Exceptions};
 enum Step {
     Home(Option<u8>),
     /// The exception with this end block; `None`: there was none.
-    Exception(u64, Option<Exception>),
+    Exception(Block, Option<Exception>),
     /// All exceptions went at once.
     Exceptions(Exceptions),
 }
@@ -24,7 +26,7 @@ impl UndoLog {
         self.0.push(Step::Home(before));
     }
 
-    pub(super) fn note_exception(&mut self, end: u64, before: Option<Exception>) {
+    pub(super) fn note_exception(&mut self, end: Block, before: Option<Exception>) {
         self.0.push(Step::Exception(end, before));
     }
 

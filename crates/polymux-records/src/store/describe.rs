@@ -6,7 +6,7 @@
 //! * Bytes that people chose (names, targets, values) are printed so that they cannot act on a terminal.
 
 use polymux_tier::measure::Point;
-use polymux_types::{Bucket, Ino, TierId, Timestamp};
+use polymux_types::{Block, Bucket, Ino, TierId, Timestamp};
 
 use super::directory_format::{Dirent, EntryCount, PositionEntry};
 use super::disowned_format::{DisownedKind, DisownedRecord};
@@ -19,7 +19,7 @@ use super::record_kinds::{KnownRecord, kind_of};
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, Shutdown, TierRecord, TierStanding, VolumeRecord};
 use crate::attributes::{ATTRIBUTE_APPEND_ONLY, ATTRIBUTE_IMMUTABLE, ATTRIBUTE_NO_ATIME, ATTRIBUTE_NO_DUMP, FileKind};
-use crate::blockmap::{END, Owner};
+use crate::blockmap::Owner;
 use crate::error::{Error, Result};
 use crate::parts::BootId;
 use crate::report::{LiveBandwidth, MeasuredProfile, TierProfile};
@@ -238,8 +238,8 @@ fn bytes(value: &[u8]) -> FieldValue {
 }
 
 /// A block number, or that there is no end.
-fn block(value: u64) -> FieldValue {
-    if value == END { text("end of the file") } else { number(value) }
+fn block(value: Block) -> FieldValue {
+    if value == Block::END { text("end of the file") } else { number(value.0) }
 }
 
 fn time(value: Timestamp) -> FieldValue {
@@ -304,7 +304,7 @@ pub(super) fn extent(record: ExtentRecord) -> Vec<Field> {
         Owner::Slot(slot) => text(format!("slot {slot}")),
         Owner::Hole => text("hole"),
     };
-    vec![("start_block", number(record.start_block)), ("owner", owner)]
+    vec![("start_block", number(record.start_block.0)), ("owner", owner)]
 }
 
 pub(super) fn disowned(record: DisownedRecord) -> Vec<Field> {

@@ -1,7 +1,9 @@
 //! Extent records (`e<ino><end block>`), version 1: exceptions of the block lookup table (M6).
 //!
-//! Invariants: extents of one inode do not overlap; none is empty; one that ends at `u64::MAX` covers the tail
+//! Invariants: extents of one inode do not overlap; none is empty; one that ends at [`Block::END`] covers the tail
 //! of the file.
+
+use polymux_types::Block;
 
 use super::frame::{Reader, Writer};
 use crate::blockmap::Owner;
@@ -14,7 +16,7 @@ const FLAG_HOLE: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentRecord {
     /// First block; the block behind the last one is in the key.
-    pub start_block: u64,
+    pub start_block: Block,
     /// The slot that owns the blocks, or a hole.
     pub owner: Owner,
 }
@@ -28,14 +30,14 @@ impl ExtentRecord {
             Owner::Hole => (0, FLAG_HOLE),
         };
         // The offset delta is 0 as long as blocks keep their file offset on every tier (DESIGN section 4).
-        writer.u64(self.start_block).u8(slot).u8(flags).i64(0);
+        writer.u64(self.start_block.0).u8(slot).u8(flags).i64(0);
         writer.finish()
     }
 
     /// Reads a record.
     pub fn decode(record: &[u8]) -> Result<Self, Error> {
         let mut reader = Reader::new("an extent", record, VERSION)?;
-        let start_block = reader.u64()?;
+        let start_block = Block(reader.u64()?);
         let (slot, flags, delta) = (reader.u8()?, reader.u8()?, reader.i64()?);
         if delta != 0 {
             return Err(reader.invalid("it has an offset delta, which this program does not know"));
@@ -57,7 +59,7 @@ mod tests {
     #[test]
     fn an_extent_reads_back_as_it_was_written() {
         for owner in [Owner::Slot(63), Owner::Hole] {
-            let extent = ExtentRecord { start_block: 1 << 50, owner };
+            let extent = ExtentRecord { start_block: Block(1 << 50), owner };
             assert_eq!(ExtentRecord::decode(&extent.encode()).unwrap(), extent);
         }
     }

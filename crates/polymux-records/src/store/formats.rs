@@ -1,7 +1,7 @@
 //! The formats of keys and records, for their fuzz targets.
 
 use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
-use polymux_types::{Bucket, Epoch, Ino, ObjectId, TierId, Timestamp, VolumeId};
+use polymux_types::{Block, Bucket, Epoch, Ino, ObjectId, TierId, Timestamp, VolumeId};
 
 use super::boot_format;
 use super::describe::{describe_key, describe_record};
@@ -166,7 +166,7 @@ pub(super) fn positions() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn extents() -> Vec<Vec<u8>> {
-    [Owner::Slot(63), Owner::Hole].map(|owner| ExtentRecord { start_block: 1 << 50, owner }.encode()).to_vec()
+    [Owner::Slot(63), Owner::Hole].map(|owner| ExtentRecord { start_block: Block(1 << 50), owner }.encode()).to_vec()
 }
 
 pub(super) fn disowned() -> Vec<Vec<u8>> {

@@ -5,7 +5,7 @@
 //! `p` names of an inode, `x` extended attribute, `e` extent, `g` pending free, `o` orphan, `b` inline data, `h` heat,
 //! `P` profile of a tier, `L` logical clock, `S` mark of descriptions, `s` renamed directory, `K` boot of a kernel that uses objects.
 
-use polymux_types::{Ino, ObjectId, TierId};
+use polymux_types::{Block, Ino, ObjectId, TierId};
 use smallvec::SmallVec;
 
 const LIVE_SNAPSHOT: u32 = 0;
@@ -221,8 +221,8 @@ pub fn name_of_xattr_key(key: &[u8]) -> Option<Vec<u8>> {
 
 /// Key of the extent that ends at a block.
 #[inline]
-pub fn extent(ino: Ino, end_block: u64) -> Key {
-    numbered(b'e', ino.0, &end_block.to_be_bytes())
+pub fn extent(ino: Ino, end_block: Block) -> Key {
+    numbered(b'e', ino.0, &end_block.0.to_be_bytes())
 }
 
 /// All extents of a file.
@@ -231,8 +231,8 @@ pub fn extents(ino: Ino) -> KeyRange {
 }
 
 /// The end block in an `e` key.
-pub fn end_block_of_key(key: &[u8]) -> Option<u64> {
-    key.get(13..21)?.try_into().ok().map(u64::from_be_bytes)
+pub fn end_block_of_key(key: &[u8]) -> Option<Block> {
+    key.get(13..21)?.try_into().ok().map(u64::from_be_bytes).map(Block)
 }
 
 /// Key of a pending free.
@@ -343,8 +343,8 @@ mod tests {
 
     #[test]
     fn keys_sort_like_the_numbers_in_them() {
-        assert!(extent(Ino(1), 255) < extent(Ino(1), 256));
-        assert!(extent(Ino(1), u64::MAX) < extent(Ino(2), 0));
+        assert!(extent(Ino(1), Block(255)) < extent(Ino(1), Block(256)));
+        assert!(extent(Ino(1), Block::END) < extent(Ino(2), Block(0)));
         assert!(position(Ino(7), 2) < position(Ino(7), 10));
     }
 

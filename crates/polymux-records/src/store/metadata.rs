@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use polymux_meta::{Batch, CopySync, MetadataStore, Notes, Room, Sequence, StoreError};
-use polymux_types::{Ino, ObjectId, TierId};
+use polymux_types::{Block, Ino, ObjectId, TierId};
 
 use super::boot_format;
 use super::directory_format::{Dirent, PositionEntry};
@@ -252,7 +252,7 @@ impl Metadata {
     }
 
     /// Exceptions of the block lookup table: end block and extent.
-    pub fn extents(&self, ino: Ino) -> Result<Vec<(u64, ExtentRecord)>> {
+    pub fn extents(&self, ino: Ino) -> Result<Vec<(Block, ExtentRecord)>> {
         let mut extents = Vec::new();
         self.walk(keys::extents(ino), |key, value| {
             let end =
@@ -264,7 +264,7 @@ impl Metadata {
     }
 
     /// End blocks of the exceptions that are on record, whatever they say.
-    pub fn extent_ends(&self, ino: Ino) -> Result<Vec<u64>> {
+    pub fn extent_ends(&self, ino: Ino) -> Result<Vec<Block>> {
         let mut ends = Vec::new();
         self.walk(keys::extents(ino), |key, _| {
             ends.extend(keys::end_block_of_key(key));

@@ -3,7 +3,7 @@
 //!
 //! A new kind is a row here, its format in a file of its own, and a paragraph of FORMAT.md. The rules among records themselves are in `store/check`.
 
-use polymux_types::{Ino, TierId};
+use polymux_types::{Block, Ino, TierId};
 
 use super::boot_format;
 use super::check::Check;
@@ -19,7 +19,6 @@ use super::keys::{self, Key, NumberKind};
 use super::profile_format;
 use super::stamp_mark_format::StampMark;
 use super::volume_format::{EpochRecord, FORMAT_VERSION, TierRecord, VolumeRecord};
-use crate::blockmap::END;
 use crate::error::Result;
 use crate::parts::BootId;
 
@@ -226,7 +225,7 @@ pub(super) const KINDS: [RecordKind; 19] = [
         name: "extent",
         key_fields: describe::end_block_of,
         value_fields: |record| Ok(describe::extent(ExtentRecord::decode(record.value)?)),
-        keys: || vec![keys::extent(INO, END)],
+        keys: || vec![keys::extent(INO, Block::END)],
         remake: |description, key| Some(keys::extent(description.ino?, keys::end_block_of_key(key)?)),
         value: value("record-extent", formats::extents, |bytes| Some(ExtentRecord::decode(bytes).ok()?.encode())),
         check: Some(|check, record| check.extent(record)),

@@ -1,7 +1,8 @@
 //! Objects that own no block leave the list of their file (docs/design/0010).
 
-use polymux_records::blockmap::{END, MapChange, Owner};
+use polymux_records::blockmap::{MapChange, Owner};
 use polymux_records::store::ObjectEntry;
+use polymux_types::Block;
 
 use super::{FileState, Layout};
 
@@ -39,7 +40,7 @@ impl FileState {
             let place = kept.iter().position(|old| *old == slot).expect("an owner is kept");
             u8::try_from(place).expect("there are no more slots than before")
         };
-        self.nodes.mark_map_changed(0..END);
+        self.nodes.mark_map_changed(Block(0)..Block::END);
         let mut change = MapChange::default();
         for hole in holes.into_iter().filter(|_| left.is_some()) {
             change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(kept[0])));

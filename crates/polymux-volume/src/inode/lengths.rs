@@ -11,13 +11,13 @@
 
 use polymux_records::blockmap::Owner;
 use polymux_records::store::ObjectEntry;
-use polymux_types::limits::BLOCK_SIZE;
+use polymux_types::Block;
 
 use super::Layout;
 
 /// The last byte before `end`, which is the end of a byte range, that a slot owns; as the end of a range, 0 for none.
 fn owned_end(layout: &Layout, slot: u8, end: u64) -> u64 {
-    layout.map.last_of(slot, end.div_ceil(BLOCK_SIZE)).saturating_mul(BLOCK_SIZE).min(end)
+    layout.map.last_of(slot, Block::at_or_after(end)).first_byte().min(end)
 }
 
 fn with_slots(objects: &[ObjectEntry]) -> impl Iterator<Item = (u8, &ObjectEntry)> {
@@ -69,10 +69,10 @@ impl Layout {
         if end >= length {
             return Vec::new();
         }
-        let runs = self.map.runs(end / BLOCK_SIZE, length.div_ceil(BLOCK_SIZE));
+        let runs = self.map.runs(Block::holding(end), Block::at_or_after(length));
         let owned = runs.iter().filter(|run| run.owner == Some(Owner::Slot(slot)));
         let lost: Vec<(u64, u64)> = owned
-            .map(|run| (end.max(run.start * BLOCK_SIZE), length.min(run.end.saturating_mul(BLOCK_SIZE))))
+            .map(|run| (end.max(run.start.first_byte()), length.min(run.end.first_byte())))
             .filter(|(from, to)| from < to)
             .collect();
         lost.iter().for_each(|(from, to)| self.damage_from(*from, *to));
@@ -93,7 +93,7 @@ mod tests {
         let objects: Vec<ObjectEntry> =
             (0..2).map(|tier| ObjectEntry::new(TierId(tier), ObjectId(u64::from(tier) + 1), Bucket(0))).collect();
         let mut map = BlockMap::from_extents(Some(0), &[]).expect("a map");
-        map.assign(2, 4, Owner::Slot(1));
+        map.assign(Block(2), Block(4), Owner::Slot(1));
         Layout { map, objects, size_floor, ..Layout::default() }
     }
 
@@ -141,7 +141,7 @@ mod tests {
         let mut layout = layout(20_000);
         layout.note_length(0, 20_000, 20_000);
         layout.note_length(1, 16_384, 20_000);
-        layout.map.assign(3, 4, Owner::Slot(0));
+        layout.map.assign(Block(3), Block(4), Owner::Slot(0));
         layout.cut_lengths(18_000);
         assert_eq!(lengths(&layout), [18_000, 12_288]);
         layout.cut_lengths(0);

@@ -6,8 +6,8 @@ use polymux_meta::Sequence;
 use polymux_records::blockmap::{BlockMap, Extent};
 use polymux_records::error::{Error, Result};
 use polymux_records::store::{EntryCount, ExtentRecord, FileRecord, InodeBody, InodeRecord};
-use polymux_types::Ino;
 use polymux_types::sync::{Mutex, RwLock};
+use polymux_types::{Block, Ino};
 
 use super::size_state::SizeKnown;
 use super::{Body, Common, DirectoryState, FileState, Inode, Layout, Lifecycle, NamesEdition};
@@ -26,7 +26,7 @@ impl Inode {
     pub fn from_record(
         ino: Ino,
         record: InodeRecord,
-        extents: &[(u64, ExtentRecord)],
+        extents: &[(Block, ExtentRecord)],
         sequence: Sequence,
         trust: SizeTrust,
     ) -> Result<Self> {
@@ -115,7 +115,7 @@ impl Inode {
     }
 }
 
-fn file_state(ino: Ino, file: FileRecord, extents: &[(u64, ExtentRecord)], trust: SizeTrust) -> Result<FileState> {
+fn file_state(ino: Ino, file: FileRecord, extents: &[(Block, ExtentRecord)], trust: SizeTrust) -> Result<FileState> {
     let extents: Vec<Extent> = extents
         .iter()
         .map(|(end, extent)| Extent { start: extent.start_block, end: *end, owner: extent.owner })

@@ -17,12 +17,11 @@ use polymux_records::parts::ReaderLayout;
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::TierError;
-use polymux_types::{Errno, ObjectId};
+use polymux_types::{Block, Errno, ObjectId};
 use polymux_volume::inode::{FileState, Inode, Layout};
 use smallvec::SmallVec;
 
 use super::super::layout_change::Company;
-use super::super::{block_after, block_of, start_of};
 use super::shares::{Share, Shares};
 use crate::data_path::DataPath;
 
@@ -153,14 +152,14 @@ impl DataPath {
     /// Gives holes that were left out to the tiers that the file has, each as many as its bandwidth says.
     fn place_holes(&self, file: &FileState, layout: &mut Layout, noted: &Noted) -> MapChange {
         let (mut change, range_blocks) = (MapChange::default(), self.range_blocks());
-        let end = block_after(noted.size);
-        let holes: Vec<Range<u64>> = layout
+        let end = Block::at_or_after(noted.size);
+        let holes: Vec<Range<Block>> = layout
             .map
-            .runs(block_of(layout.size_floor), end)
+            .runs(Block::holding(layout.size_floor), end)
             .into_iter()
             .filter(|run| run.owner == Some(Owner::Hole))
-            .flat_map(|run| (run.start..run.end).step_by(usize::try_from(range_blocks).unwrap_or(usize::MAX)))
-            .map(|start| start..(start + range_blocks).min(end))
+            .flat_map(|run| (run.start.0..run.end.0).step_by(usize::try_from(range_blocks).unwrap_or(usize::MAX)))
+            .map(|start| Block(start)..(Block(start) + range_blocks).min(end))
             .collect();
         if holes.is_empty() {
             return change;
@@ -182,7 +181,7 @@ impl DataPath {
         };
         let mut shares = Shares::new((0_u8..).zip(&layout.objects).filter(|(_, entry)| takes(entry)).map(share));
         for hole in holes.into_iter().take(if is_alone { usize::MAX } else { HOLES_PLACED_MAX }) {
-            let Some(slot) = shares.give(start_of(range_blocks)) else { break };
+            let Some(slot) = shares.give(Block::bytes_of(range_blocks)) else { break };
             file.nodes.mark_map_changed(hole.clone());
             change.then(layout.map.assign(hole.start, hole.end, Owner::Slot(slot)));
         }
@@ -245,5 +244,9 @@ fn is_covered(layout: &Layout, noted: &Noted) -> bool {
         Some(Owner::Slot(slot)) => noted.objects.contains(&layout.object(slot).object),
         Some(Owner::Hole) | None => true,
     };
-    layout.map.runs(block_of(layout.size_floor), block_after(noted.size)).iter().all(|run| is_noted(run.owner))
+    layout
+        .map
+        .runs(Block::holding(layout.size_floor), Block::at_or_after(noted.size))
+        .iter()
+        .all(|run| is_noted(run.owner))
 }

@@ -3,17 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use polymux_policy::Growth;
-use polymux_records::blockmap::{END, MapChange, Owner};
+use polymux_records::blockmap::{MapChange, Owner};
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Tier, TierError};
-use polymux_types::{StreamId, TierId};
+use polymux_types::{Block, StreamId, TierId};
 use polymux_volume::inode::{AwaitedSwitch, FileState, Inode, Layout, reference_of};
 
 use super::super::layout_change::Company;
-use super::super::{block_after, start_of};
 use super::{Placed, Unplaced};
 use crate::data_path::DataPath;
 use crate::placement::Request;
@@ -114,7 +113,7 @@ impl DataPath {
         tier: TierId,
         range: u64,
     ) -> Result<Option<ObjectEntry>> {
-        let first = range * self.range_blocks();
+        let first = Block(range * self.range_blocks());
         let left_out = self.reached_blocks(file)..first;
         let tail = {
             let layout = file.layout.read();
@@ -138,7 +137,7 @@ impl DataPath {
             if !left_out.is_empty() {
                 change.then(layout.map.assign(left_out.start, left_out.end, Owner::Hole));
             }
-            change.then(layout.map.assign(first, END, Owner::Slot(slot)));
+            change.then(layout.map.assign(first, Block::END, Owner::Slot(slot)));
             Ok(change)
         })?;
         if is_given && tail.is_none_or(|(_, tail)| tail.tier != tier) {
@@ -156,7 +155,7 @@ impl DataPath {
         inode: &Inode,
         file: &FileState,
         tiers: &[TierId],
-        first: u64,
+        first: Block,
         assign: impl FnOnce(&mut Layout) -> Result<MapChange>,
     ) -> Result<bool> {
         let former = file.possible_extenders();
@@ -176,7 +175,7 @@ impl DataPath {
             }
             let change = assign(layout)?;
             cut_off.iter().for_each(|record| transaction.put_disowned(record));
-            file.nodes.mark_map_changed(first..END);
+            file.nodes.mark_map_changed(first..Block::END);
             layout.extenders = 0;
             file.spreading.may_grow_unsettled.store(true, Ordering::Release);
             transaction.put_map_change(inode.ino, layout, &change);
@@ -185,7 +184,7 @@ impl DataPath {
         if is_given {
             file.spreading.cut_off.lock().extend(cut_off.iter().map(|record| (record.tier, record.object)));
             self.volume.disowned.add(&cut_off, inode.last_sequence());
-            let (from, sequence) = (start_of(first), inode.last_sequence());
+            let (from, sequence) = (first.first_byte(), inode.last_sequence());
             former.iter().for_each(|tier| file.await_switch(AwaitedSwitch { tier: *tier, from, sequence }));
         }
         Ok(is_given)
@@ -193,12 +192,12 @@ impl DataPath {
 
     /// Gives a range of a hole behind the logged size to a tier, unless another thread just did.
     fn give_hole(&self, inode: &Inode, file: &FileState, tier: TierId, range: u64) -> Result<Option<ObjectEntry>> {
-        let blocks = range * self.range_blocks()..(range + 1) * self.range_blocks();
+        let blocks = Block(range * self.range_blocks())..Block((range + 1) * self.range_blocks());
         let entry = self.ensure_object(inode, file, tier)?;
         let is_given = self.change_layout(inode, file, Company::Writers, |transaction, layout| {
             let is_hole = layout.map.run_at(blocks.start);
             // Before the floor a crash would leave bytes that no record names (relocation).
-            let is_behind = layout.extenders == 0 && start_of(blocks.start) >= layout.size_floor;
+            let is_behind = layout.extenders == 0 && blocks.start.first_byte() >= layout.size_floor;
             if is_hole.owner != Some(Owner::Hole) || is_hole.end < blocks.end || !is_behind {
                 return Ok(false);
             }
@@ -221,17 +220,17 @@ impl DataPath {
             || since != 0 && since == self.volume_syncs.load(Ordering::SeqCst) + 1
     }
 
-    /// Blocks that the file has reached, in whole ranges. The first range always counts: it is on the file's home tier. The part of
-    /// the last range on an absent tier is not available until the tier is back.
-    pub(super) fn reached_blocks(&self, file: &FileState) -> u64 {
+    /// The end of the blocks that the file has reached, in whole ranges. The first range always counts: it is on the file's home tier. The
+    /// part of the last range on an absent tier is not available until the tier is back.
+    pub(super) fn reached_blocks(&self, file: &FileState) -> Block {
         let size = file.size();
         let tail = file.layout.read().tail_tier();
         let is_away =
             tail.is_some_and(|tier| self.volume.tiers.by_id(tier).is_ok_and(|handle| handle.present().is_none()));
         if is_away && size > 0 {
-            return block_after(size);
+            return Block::at_or_after(size);
         }
-        size.div_ceil(self.range_bytes()).max(1) * self.range_blocks()
+        Block(size.div_ceil(self.range_bytes()).max(1) * self.range_blocks())
     }
 }
 

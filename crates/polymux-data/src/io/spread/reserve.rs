@@ -16,18 +16,17 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use polymux_policy::Growth;
-use polymux_records::blockmap::{END, MapChange, Owner};
+use polymux_records::blockmap::{MapChange, Owner};
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::parts::SaturationSource;
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{TierError, Wait};
-use polymux_types::TierId;
+use polymux_types::{Block, TierId};
 use polymux_volume::inode::{FileState, Inode, reference_of};
 use smallvec::SmallVec;
 
 use super::super::allocate::Part;
-use super::super::{block_after, start_of};
 use super::shares::{Share, Shares};
 use crate::data_path::DataPath;
 use crate::placement::{Context, Request};
@@ -44,7 +43,7 @@ pub(in crate::io) enum SpreadReservation {
 }
 
 /// Blocks, and the tier that gets them.
-type Piece = (Range<u64>, TierId);
+type Piece = (Range<Block>, TierId);
 
 /// Objects, and their lengths before space was reserved in them.
 type Lengths = SmallVec<[(ObjectEntry, u64); 4]>;
@@ -69,7 +68,7 @@ impl DataPath {
         let Some(tail) = file.layout.read().tail_tier() else { return Ok(SpreadReservation::NotSpread) };
         let first = self.first_block_to_divide(file, tail);
         let mut refused = Refused::new();
-        while let Some(pieces) = self.divide(&context, first..block_after(end).max(first), end, &refused) {
+        while let Some(pieces) = self.divide(&context, first..Block::at_or_after(end).max(first), end, &refused) {
             let refusing = match self.give_pieces(inode, file, &pieces) {
                 Ok(true) => self.reserve_parts(file, &self.parts(file, start, end), end)?,
                 Ok(false) => return Ok(SpreadReservation::NotSpread),
@@ -89,17 +88,17 @@ impl DataPath {
         }
         if !refused.is_empty() {
             // One tier has all behind the end again, as a reservation block by block expects.
-            self.give_tail_to(inode, file, tail, block_after(file.size()))?;
+            self.give_tail_to(inode, file, tail, Block::at_or_after(file.size()))?;
         }
         Ok(SpreadReservation::NotSpread)
     }
 
     /// The placement context of a file, if its policy spreads this reservation.
     fn context_to_reserve_in(&self, inode: &Inode, file: &FileState, start: u64, end: u64) -> Option<Context> {
-        let end_of_file = start_of(block_after(file.size()));
+        let end_of_file = Block::at_or_after(file.size()).first_byte();
         let leaves_gap = start > end_of_file || file.spreading.reserved_end.load(Ordering::Acquire) > end_of_file;
         // A reservation that ends in the range reached needs no other tier, but a file that is spread already needs no size authority for it.
-        let reaches_range = block_after(end) > self.reached_blocks(file) || file.grows_unsettled();
+        let reaches_range = Block::at_or_after(end) > self.reached_blocks(file) || file.grows_unsettled();
         if !self.may_spread() || leaves_gap || !reaches_range || file.is_passed_through() || file.is_moving() {
             return None;
         }
@@ -112,13 +111,13 @@ impl DataPath {
     }
 
     /// The range that the file has reached stays on its tier if all of it fits there.
-    fn first_block_to_divide(&self, file: &FileState, tail: TierId) -> u64 {
+    fn first_block_to_divide(&self, file: &FileState, tail: TierId) -> Block {
         let has_room = self.volume.tiers.by_id(tail).is_ok_and(|tier| tier.headroom() >= self.range_bytes());
-        if has_room { self.reached_blocks(file) } else { block_after(file.size()) }
+        if has_room { self.reached_blocks(file) } else { Block::at_or_after(file.size()) }
     }
 
     /// Divides blocks among the tiers that may have them, except those that refused. `None` if they have too little free space.
-    fn divide(&self, context: &Context, blocks: Range<u64>, file_end: u64, refused: &Refused) -> Option<Vec<Piece>> {
+    fn divide(&self, context: &Context, blocks: Range<Block>, file_end: u64, refused: &Refused) -> Option<Vec<Piece>> {
         let now = self.volume.clock.elapsed();
         let tiers = self.tiers_to_spread_to(context);
         let otherwise = (self.volume.options.saturation == SaturationSource::Assumed).then_some(0);
@@ -143,8 +142,8 @@ impl DataPath {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = blocks.start;
         while at < blocks.end {
-            let until = blocks.end.min((at / piece_blocks + 1) * piece_blocks);
-            let tier = shares.give(start_of(until - at))?;
+            let until = blocks.end.min(Block((at.0 / piece_blocks + 1) * piece_blocks));
+            let tier = shares.give(Block::bytes_of(until - at))?;
             match pieces.last_mut().filter(|(_, of)| *of == tier) {
                 Some((last, _)) => last.end = until,
                 None => pieces.push((at..until, tier)),
@@ -168,7 +167,7 @@ impl DataPath {
             let mut change = MapChange::default();
             for ((blocks, _), slot) in pieces.iter().zip(slots) {
                 // The last one has all that is behind it, as the end of any file.
-                let end = if pieces.last().is_some_and(|(last, _)| last == blocks) { END } else { blocks.end };
+                let end = if pieces.last().is_some_and(|(last, _)| last == blocks) { Block::END } else { blocks.end };
                 change.then(layout.map.assign(blocks.start, end, Owner::Slot(slot)));
             }
             Ok(change)

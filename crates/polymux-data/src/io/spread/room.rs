@@ -18,11 +18,11 @@ use std::sync::atomic::Ordering;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{AllocateMode, ObjectRef, ObjectStat, Tier, Wait};
+use polymux_types::Block;
 use polymux_types::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use polymux_volume::inode::{FileState, reference_of};
 use polymux_volume::space::TierHandle;
 
-use super::super::{block_after, block_of, start_of};
 use crate::data_path::DataPath;
 
 /// Minimum number of bytes requested at once; XFS itself preallocates as much by default.
@@ -40,7 +40,7 @@ fn step_of(range_bytes: u64, size: u64, position: u64, end: u64) -> Option<Range
     let range_end = range_start + range_bytes;
     if position > size {
         // It leaves a gap, and whether more follows is not known.
-        return Some(start_of(block_of(position))..start_of(block_after(end)).min(range_end));
+        return Some(Block::holding(position).first_byte()..Block::at_or_after(end).first_byte().min(range_end));
     }
     let reached = |position: u64| match position - range_start {
         0 => 0,
@@ -98,7 +98,7 @@ impl DataPath {
             _ => return,
         };
         // Space that a program reserved stays, too.
-        let start = start_of(block_after(end.max(file.spreading.reserved_end.load(Ordering::Acquire))));
+        let start = Block::at_or_after(end.max(file.spreading.reserved_end.load(Ordering::Acquire))).first_byte();
         file.note_unsynced(slot, end, end);
         // Space that was taken ahead follows the end without a gap, and is part of the allocated bytes.
         let length = stat.allocated.next_multiple_of(BLOCK_SIZE).min(FILE_SIZE_MAX.saturating_sub(start));

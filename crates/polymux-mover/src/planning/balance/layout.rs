@@ -5,12 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use polymux_data::io::{block_after, start_of};
 use polymux_policy::{ReadPart, Shift};
-use polymux_records::blockmap::BLOCKS_PER_NODE;
 use polymux_records::report::TierProfile;
-use polymux_types::TierId;
 use polymux_types::limits::RANGE_NODE_SIZE;
+use polymux_types::{Block, TierId};
 use polymux_volume::heat::ReadUse;
 use polymux_volume::inode::FileState;
 
@@ -52,8 +50,8 @@ pub(crate) struct NodeMoves {
 
 /// Looks at a file, or at the sample of this number.
 pub(crate) fn shares_of(file: &FileState, sample: u64) -> Shares {
-    let end = block_after(file.size());
-    let nodes = end.div_ceil(BLOCKS_PER_NODE);
+    let end = Block::at_or_after(file.size());
+    let nodes = end.node_at_or_after();
     let one_in = nodes.div_ceil(NODES_MAX).max(1);
     let mut shares = Shares { one_in, ..Shares::default() };
     let layout = file.layout.read();
@@ -67,7 +65,7 @@ pub(crate) fn shares_of(file: &FileState, sample: u64) -> Shares {
         for run in &runs {
             let Some((_, entry)) = layout.owner_of(run) else { continue };
             let share = shares.of_tiers.entry(entry.tier.0).or_default();
-            let bytes = start_of(run.end - run.start).saturating_mul(one_in);
+            let bytes = Block::bytes_of(run.end - run.start).saturating_mul(one_in);
             share.bytes += bytes;
             if runs.len() == 1 {
                 share.movable += bytes;

@@ -31,7 +31,7 @@ impl Check<'_> {
             self.extents.ino = Some(ino);
         }
         let record = ExtentRecord::decode(value)?;
-        let end = keys::end_block_of_key(key).unwrap_or(0);
+        let end = keys::end_block_of_key(key).unwrap_or_default();
         self.extents.found.push(Extent { start: record.start_block, end, owner: record.owner });
         Ok(())
     }
