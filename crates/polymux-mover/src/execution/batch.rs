@@ -64,8 +64,9 @@ fn take_nodes(ranges: &mut VecDeque<Range<Block>>, nodes_max: u64) -> Vec<Range<
     let mut left = nodes_max * BLOCKS_PER_NODE;
     while left > 0 {
         let Some(range) = ranges.pop_front() else { break };
-        let end = range.end.min(range.start + left);
-        left -= end - range.start;
+        let here = left.min(range.end - range.start);
+        left -= here;
+        let end = range.start + here;
         if end < range.end {
             ranges.push_front(end..range.end);
         }
