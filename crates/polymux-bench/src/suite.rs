@@ -36,9 +36,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::arguments::{Placement, SuiteArguments};
 use self::outcome::{Machine, Outcome, Run, SCHEMA, SCHEMA_VERSION, Skipped};
-use self::routes::Choice;
+use self::routes::{BuildsCompared, Choice};
 use self::runner::{Found, Plan};
-use self::sides::{Settings, Tier, mergerfs};
+use self::sides::{Builds, Settings, Tier, mergerfs};
 use self::workload::Workload;
 use crate::{machine, memory, throttled};
 
@@ -57,15 +57,17 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
     }
     let begun = Instant::now();
     let load_before = machine::load();
-    let polymux = program(arguments.polymux.as_deref())?;
-    let (peers, missing) = peers();
-    let choice = Choice::new(&arguments.mode, &arguments.transport, peers);
+    let other = arguments.against.as_deref().map(|path| program(Some(path))).transpose()?;
+    let builds = Builds { measured: program(arguments.polymux.as_deref())?, other };
+    let compared = if builds.other.is_some() { BuildsCompared::Two } else { BuildsCompared::One };
+    let (peers, missing) = if compared == BuildsCompared::One { peers() } else { (&[] as &[_], None) };
+    let choice = Choice::new(&arguments.mode, &arguments.transport, peers, compared);
     let skipped: Vec<Skipped> = missing.into_iter().collect();
     skipped.iter().for_each(|skipped| eprintln!("skipped: {}: {}", skipped.what, skipped.reason));
     let tree = arguments.tree.clone().or_else(runner::usual_tree);
     let repetitions = arguments.repetitions();
-    let plan = Plan { workloads, choice, scale: arguments.scale(), repetitions, polymux, tree };
-    let machine = facts(&plan.polymux);
+    let plan = Plan { workloads, choice, scale: arguments.scale(), repetitions, builds, tree };
+    let machine = facts(&plan.builds.measured);
     let outcome_of = |mut found: Found| -> Result<Outcome> {
         found.skipped.splice(..0, skipped.iter().cloned());
         Ok(Outcome {
@@ -80,7 +82,7 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
             },
             machine: Machine { load: [load_before, machine::load()], ..machine.clone() },
             devices: found.devices,
-            verdicts: targets::judge(&found.measurements),
+            verdicts: if compared == BuildsCompared::One { targets::judge(&found.measurements) } else { Vec::new() },
             measurements: found.measurements,
             skipped: found.skipped,
         })
@@ -196,7 +198,12 @@ fn report(outcome: &Outcome, arguments: &SuiteArguments) -> Result<()> {
     if let Some(section) = table::skipped(outcome) {
         println!("{}", section.text());
     }
-    println!("{}", table::targets(outcome).text());
+    if !outcome.verdicts.is_empty() {
+        println!("{}", table::targets(outcome).text());
+    }
+    if let Some(section) = table::builds(outcome) {
+        println!("{}", section.text());
+    }
     if let Some(directory) = &arguments.svg {
         chart::draw_all(outcome, directory)?;
     }

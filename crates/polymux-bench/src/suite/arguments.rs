@@ -40,6 +40,10 @@ pub struct SuiteArguments {
     /// The program to measure; by default the one that was built beside this one.
     #[arg(long, value_name = "FILE")]
     pub polymux: Option<PathBuf>,
+    /// Another build, measured beside it on the same devices in place of mergerfs: each figure of the one is compared with that of the other,
+    /// repetition by repetition (twenty show a few per cent).
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
     /// Tree whose first 2,000 files are unpacked; by default the sources of the crates that Polymux is built of.
     #[arg(long, value_name = "DIRECTORY")]
     pub tree: Option<PathBuf>,

@@ -91,7 +91,7 @@ fn section(outcome: &Outcome, charts: &[(String, String)]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::super::figure::Unit;

@@ -19,12 +19,22 @@ pub struct Choice {
     /// Transports of workloads that compare transports.
     compared: Vec<Transport>,
     peers: Vec<Settings>,
+    builds: BuildsCompared,
+}
+
+/// Whether a second build of Polymux is measured beside the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildsCompared {
+    /// One alone, beside its peers.
+    One,
+    /// Two, without other peers.
+    Two,
 }
 
 impl Choice {
     /// The choice of the paths that were asked for; without modes or transports: those that Polymux chooses, and those to compare them with.
     #[must_use]
-    pub fn new(modes: &[Mode], transports: &[Transport], peers: &[Settings]) -> Self {
+    pub fn new(modes: &[Mode], transports: &[Transport], peers: &[Settings], builds: BuildsCompared) -> Self {
         let modes = if modes.is_empty() { &DEFAULT_MODES } else { modes };
         let (transports, compared): (&[_], &[_]) = match transports {
             [] => (&[Transport::Auto], &[Transport::Classic, Transport::IoUring]),
@@ -34,7 +44,8 @@ impl Choice {
             modes: modes.to_vec(),
             transports: transports.to_vec(),
             compared: compared.to_vec(),
-            peers: peers.to_vec(),
+            peers: if builds == BuildsCompared::One { peers.to_vec() } else { Vec::new() },
+            builds,
         }
     }
 
@@ -71,7 +82,12 @@ impl Choice {
         let peers = peers.iter().filter(|settings| self.peers.contains(settings));
         let mut sides = vec![SideKind::Native];
         sides.extend(peers.map(|settings| SideKind::Mergerfs(*settings)));
-        sides.extend(self.routes(routes).into_iter().map(SideKind::Polymux));
+        for route in self.routes(routes) {
+            sides.push(SideKind::Polymux(route));
+            if self.builds == BuildsCompared::Two {
+                sides.push(SideKind::OtherBuild(route));
+            }
+        }
         sides
     }
 }
@@ -98,7 +114,7 @@ mod tests {
 
     #[test]
     fn paths_are_measured_where_they_matter() {
-        let choice = Choice::new(&[], &[], &[]);
+        let choice = Choice::new(&[], &[], &[], BuildsCompared::One);
         let modes = ["native", "polymux", "polymux passthrough", "polymux cached"];
         assert_eq!(names(&choice.sides(Routes::Modes, &[])), modes);
         let transports = [
@@ -115,11 +131,19 @@ mod tests {
         assert_eq!(names(&choice.sides(Routes::TransportsOfDaemon, &[])), daemon);
         let direct = ["native", "polymux direct classic", "polymux direct io-uring"];
         assert_eq!(names(&choice.sides(Routes::TransportsDirect, &[])), direct);
-        let choice = Choice::new(&[Mode::Direct], &[Transport::IoUring], &BOTH);
+        let choice = Choice::new(&[Mode::Direct], &[Transport::IoUring], &BOTH, BuildsCompared::One);
         assert_eq!(names(&choice.sides(Routes::Modes, &[])), ["native", "polymux direct io-uring"]);
         assert_eq!(
             names(&choice.sides(Routes::Cached, &BOTH))[1..],
             ["mergerfs", "mergerfs fast", "polymux direct io-uring"]
         );
+    }
+
+    #[test]
+    fn each_path_through_one_build_is_followed_by_that_through_the_other() {
+        let choice = Choice::new(&[], &[], &BOTH, BuildsCompared::Two);
+        let sides =
+            ["native", "polymux", "polymux, other build", "polymux passthrough", "polymux passthrough, other build"];
+        assert_eq!(names(&choice.sides(Routes::Programs, &BOTH)), sides);
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use super::ground::Ground;
 use super::outcome::{DeviceFacts, Measurement, SideValues, Skipped, Tree};
 use super::routes::{self, Choice};
-use super::sides::SideKind;
+use super::sides::{Builds, SideKind};
 use super::stand::Stand;
 use super::workload::{Place, Scale, Temperature, Workload};
 use crate::throttled;
@@ -33,8 +33,8 @@ pub struct Plan {
     pub scale: Scale,
     /// How often.
     pub repetitions: usize,
-    /// The program.
-    pub polymux: PathBuf,
+    /// The programs.
+    pub builds: Builds,
     /// The tree to unpack.
     pub tree: Option<PathBuf>,
 }
@@ -103,7 +103,7 @@ impl Plan {
                     kinds.push(kind);
                 }
             }
-            let mut stand = Stand::make(ground, &kinds, self.scale, &self.polymux)?;
+            let mut stand = Stand::make(ground, &kinds, self.scale, &self.builds)?;
             for (kind, reason) in stand.failed() {
                 found.skip(format!("{} on {ground}", kind.name()), reason.clone());
             }
@@ -175,9 +175,7 @@ impl Plan {
                 stand.forget()?;
             }
             stand.throttle()?;
-            let kinds: Vec<SideKind> = turns.iter().map(|turn| turn.kind).collect();
-            for index in 0..kinds.len() {
-                let kind = kinds[(index + repetition) % kinds.len()];
+            for kind in order(turns.iter().map(|turn| turn.kind).collect(), repetition) {
                 let measured = workload.measure(&self.place(stand, workload, kind, repetition));
                 let turn = turns.iter().position(|turn| turn.kind == kind).expect("a side leaves after its turn only");
                 match measured {
@@ -217,6 +215,18 @@ impl Plan {
     }
 }
 
+/// The order of a repetition: another side begins each time, and of any two the one comes first in one repetition and the other in the next.
+fn order<T>(mut sides: Vec<T>, repetition: usize) -> Vec<T> {
+    if !sides.is_empty() {
+        let by = repetition / 2 % sides.len();
+        sides.rotate_left(by);
+    }
+    if !repetition.is_multiple_of(2) {
+        sides.reverse();
+    }
+    sides
+}
+
 /// A side in one workload.
 struct Turn {
     kind: SideKind,
@@ -238,12 +248,8 @@ fn measurements(workload: &dyn Workload, ground: &Ground, turns: &[Turn]) -> Vec
         sides: turns
             .iter()
             .map(|turn| {
-                let route = match turn.kind {
-                    SideKind::Polymux(route) => Some(route),
-                    _ => None,
-                };
                 let to = (turn.kind != SideKind::Native).then_some(native.values[index].as_slice());
-                SideValues::new(turn.kind.name(), route, turn.values[index].clone(), to)
+                SideValues::new(turn.kind.name(), turn.kind.route(), turn.values[index].clone(), to)
             })
             .collect(),
     };
@@ -285,4 +291,23 @@ pub fn usual_tree() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     let registries = [cargo, home].into_iter().flatten().map(|directory| directory.join("registry/src"));
     registries.chain(["/usr/share".into(), "/usr/include".into()]).find(|directory| directory.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_sides_each_comes_first_in_every_other_repetition() {
+        for sides in 2..7_usize {
+            for (one, other) in (0..sides).flat_map(|one| (0..one).map(move |other| (one, other))) {
+                let comes_first = |repetition: &usize| {
+                    let order = order((0..sides).collect(), *repetition);
+                    order.iter().position(|side| *side == one) < order.iter().position(|side| *side == other)
+                };
+                let counted = [0, 2, 4, 6].map(|from| (from..from + 2).filter(comes_first).count());
+                assert_eq!(counted, [1; 4], "{one} and {other} of {sides}");
+            }
+        }
+    }
 }

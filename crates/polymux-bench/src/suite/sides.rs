@@ -52,6 +52,30 @@ pub enum SideKind {
     Mergerfs(Settings),
     /// Polymux over it.
     Polymux(Route),
+    /// Another build of Polymux over it.
+    OtherBuild(Route),
+}
+
+/// Name of the sides of the other build, behind that of the same side of the measured one.
+pub const OTHER_BUILD: &str = ", other build";
+
+/// The programs of Polymux that are measured.
+#[derive(Clone, Debug)]
+pub struct Builds {
+    /// The one that figures and targets are about.
+    pub measured: PathBuf,
+    /// One to compare it with, pair by pair.
+    pub other: Option<PathBuf>,
+}
+
+impl Builds {
+    /// The program of a side; for sides that are not Polymux it is not run.
+    fn of(&self, kind: SideKind) -> &Path {
+        match (kind, &self.other) {
+            (SideKind::OtherBuild(_), Some(other)) => other,
+            _ => &self.measured,
+        }
+    }
 }
 
 impl SideKind {
@@ -62,6 +86,16 @@ impl SideKind {
             Self::Native => "native".to_owned(),
             Self::Mergerfs(settings) => settings.name().to_owned(),
             Self::Polymux(route) => route.name(),
+            Self::OtherBuild(route) => route.name() + OTHER_BUILD,
+        }
+    }
+
+    /// The path through Polymux, where it is Polymux.
+    #[must_use]
+    pub const fn route(self) -> Option<Route> {
+        match self {
+            Self::Polymux(route) | Self::OtherBuild(route) => Some(route),
+            Self::Native | Self::Mergerfs(_) => None,
         }
     }
 }
@@ -83,7 +117,7 @@ impl Side {
     ///
     /// # Errors
     /// Where something cannot be made.
-    pub fn make(kind: SideKind, number: usize, devices: &Devices, polymux: &Path) -> Result<Self> {
+    pub fn make(kind: SideKind, number: usize, devices: &Devices, builds: &Builds) -> Result<Self> {
         let name = format!("side-{number}");
         let home = devices.directory().join(&name);
         for directory in ["mount", "config", "run"] {
@@ -95,11 +129,11 @@ impl Side {
             fs::create_dir(&branch)?;
             branches.push(branch);
         }
-        let side = Self { kind, branches, home, program: polymux.to_owned(), server: None };
-        match kind {
-            SideKind::Polymux(route) => polymux::create(&side.program, &side.home, &side.branches, route)?,
+        let side = Self { kind, branches, home, program: builds.of(kind).to_owned(), server: None };
+        match kind.route() {
+            Some(route) => polymux::create(&side.program, &side.home, &side.branches, route)?,
             // Files made below such a directory stay on the device of the directory.
-            SideKind::Native | SideKind::Mergerfs(_) => {
+            None => {
                 for (branch, name) in side.branches.iter().zip([FIRST, SECOND]) {
                     fs::create_dir(branch.join(name))?;
                 }
@@ -120,18 +154,20 @@ impl Side {
         let command = match self.kind {
             SideKind::Native => return Ok(()),
             SideKind::Mergerfs(settings) => mergerfs::command(settings, &self.branches, &self.mount_point()),
-            SideKind::Polymux(_) => polymux::mount(&self.program, &self.home, &self.mount_point()),
+            SideKind::Polymux(_) | SideKind::OtherBuild(_) => {
+                polymux::mount(&self.program, &self.home, &self.mount_point())
+            }
         };
         let start = || Server::start(command, &self.mount_point(), &self.home.join("log"), devices);
-        let server = match self.kind {
-            SideKind::Polymux(Route { transport: Transport::IoUring, .. }) => offer::with_rings(devices, start),
+        let server = match self.kind.route() {
+            Some(Route { transport: Transport::IoUring, .. }) => offer::with_rings(devices, start),
             _ => start(),
         };
         let server = server.with_context(|| self.kind.name())?;
         self.server = Some(server);
-        match self.kind {
-            SideKind::Polymux(route) => polymux::check(devices, &self.program, &self.home, route),
-            _ => Ok(()),
+        match self.kind.route() {
+            Some(route) => polymux::check(devices, &self.program, &self.home, route),
+            None => Ok(()),
         }
     }
 
@@ -141,9 +177,9 @@ impl Side {
     /// Where it is in use.
     pub fn stop(&mut self) -> Result<()> {
         let Some(server) = self.server.take() else { return Ok(()) };
-        let command = match self.kind {
-            SideKind::Polymux(_) => polymux::unmount(&self.program, &self.home, &self.mount_point()),
-            _ => {
+        let command = match self.kind.route() {
+            Some(_) => polymux::unmount(&self.program, &self.home, &self.mount_point()),
+            None => {
                 let mut command = Command::new("umount");
                 command.arg(self.mount_point());
                 command
@@ -174,9 +210,9 @@ impl Side {
     /// # Errors
     /// Where they do not.
     pub fn check_way(&self, devices: &Devices, file: &Path) -> Result<()> {
-        match self.kind {
-            SideKind::Polymux(route) => polymux::check_way(devices, &self.program, &self.home, file, route),
-            SideKind::Native | SideKind::Mergerfs(_) => Ok(()),
+        match self.kind.route() {
+            Some(route) => polymux::check_way(devices, &self.program, &self.home, file, route),
+            None => Ok(()),
         }
     }
 
@@ -185,8 +221,8 @@ impl Side {
     /// # Errors
     /// Where it is not split afterwards.
     pub fn split(&self, devices: &Devices, file: &Path, bytes: u64) -> Result<()> {
-        match self.kind {
-            SideKind::Polymux(_) => polymux::split(devices, &self.program, &self.home, file, bytes),
+        match self.kind.route() {
+            Some(_) => polymux::split(devices, &self.program, &self.home, file, bytes),
             _ if self.branches.len() == 2 => Ok(()),
             _ => bail!("there is one device only"),
         }

@@ -14,7 +14,7 @@ use polymux_tier::measure::AlignedBuffer;
 use rustix::fs::OFlags;
 
 use super::ground::{FIRST, Ground};
-use super::sides::{Side, SideKind};
+use super::sides::{Builds, Side, SideKind};
 use super::workload::Scale;
 use super::workloads;
 use crate::throttled::Devices;
@@ -40,11 +40,11 @@ impl Stand {
     ///
     /// # Errors
     /// Where devices cannot be made; then nothing is left of them.
-    pub fn make(ground: Ground, kinds: &[SideKind], scale: Scale, program: &Path) -> Result<Self> {
+    pub fn make(ground: Ground, kinds: &[SideKind], scale: Scale, builds: &Builds) -> Result<Self> {
         let devices = Devices::make(&ground.profiles(), device_bytes(scale))?;
         let mut stand = Self { sides: Vec::new(), devices, ground, archive: None, failed: Vec::new() };
         for (number, kind) in kinds.iter().enumerate() {
-            let made = Side::make(*kind, number, &stand.devices, program).and_then(|mut side| {
+            let made = Side::make(*kind, number, &stand.devices, builds).and_then(|mut side| {
                 side.start(&stand.devices)?;
                 Ok(side)
             });

@@ -1,8 +1,10 @@
 //! Tables of an outcome, for the terminal and for the document.
 
+use super::figure::Unit;
 use super::outcome::{Measurement, Outcome, SideValues};
+use super::sides::OTHER_BUILD;
 use crate::report::{Cell, Section};
-use crate::statistics::Summary;
+use crate::statistics::{Interval, Summary};
 
 /// Digits after the point, so that three digits stand in all.
 #[must_use]
@@ -99,6 +101,47 @@ pub fn targets(outcome: &Outcome) -> Section {
     section
 }
 
+/// Loss that the interval of twenty pairs has to exclude.
+const RATIO_EXCLUDED: f64 = 1.05;
+
+/// Where two builds were measured: the costs of the one in those of the other, so that more is worse for every unit.
+#[must_use]
+pub fn builds(outcome: &Outcome) -> Option<Section> {
+    let columns = ["figure", "side", "costs in those of the other build", "95 % interval", "verdict"];
+    let mut section = Section::new("The two builds", &columns);
+    section.note("Median ratio of the pairs of each repetition, with the interval of ranks.");
+    let mut is_empty = true;
+    for measurement in &outcome.measurements {
+        for side in &measurement.sides {
+            let name = side.side.clone() + OTHER_BUILD;
+            let Some(other) = measurement.sides.iter().find(|other| other.side == name) else { continue };
+            let (costs, others) = match measurement.unit {
+                Unit::Microseconds | Unit::Milliseconds | Unit::SecondsPerGib => (&side.values, &other.values),
+                Unit::MegabytesPerSecond => (&other.values, &side.values),
+            };
+            let interval = Interval::of_ratios_by_rank(costs, others);
+            let verdict = match interval {
+                Interval { high, .. } if high < RATIO_EXCLUDED => "a loss of 5 % is excluded",
+                Interval { low, .. } if low > RATIO_EXCLUDED => "LOSES MORE THAN 5 %",
+                _ => "undecided",
+            };
+            is_empty = false;
+            let what = format!(
+                "{}, {}, {} {}",
+                measurement.workload, measurement.figure, measurement.file_system, measurement.device
+            );
+            section.row(vec![
+                what.into(),
+                side.side.clone().into(),
+                format!("{:.3}", interval.middle).into(),
+                format!("{:.3} to {:.3}", interval.low, interval.high).into(),
+                verdict.into(),
+            ]);
+        }
+    }
+    (!is_empty).then_some(section)
+}
+
 /// The machine and the devices.
 #[must_use]
 pub fn machine(outcome: &Outcome) -> Section {
@@ -156,5 +199,20 @@ mod tests {
     fn figures_have_three_digits() {
         let texts: Vec<String> = [1234.5, 99.96, 1.234, 0.0123].map(number).into_iter().collect();
         assert_eq!(texts, ["1234", "100.0", "1.23", "0.012"]);
+    }
+
+    #[test]
+    fn a_build_that_loses_is_named_whether_more_or_less_is_better() {
+        let told = |unit, ours: f64, others: f64| {
+            let mut outcome = super::super::document::tests::outcome();
+            let side = |name: &str, value| SideValues::new(name.to_owned(), None, vec![value; 20], None);
+            outcome.measurements[0].unit = unit;
+            outcome.measurements[0].sides = vec![side("polymux", ours), side("polymux, other build", others)];
+            builds(&outcome).expect("two builds were measured").text()
+        };
+        assert!(told(Unit::Microseconds, 11.0, 10.0).contains("LOSES MORE THAN 5 %"));
+        assert!(told(Unit::MegabytesPerSecond, 10.0, 11.0).contains("LOSES MORE THAN 5 %"));
+        assert!(told(Unit::MegabytesPerSecond, 11.0, 10.0).contains("a loss of 5 % is excluded"));
+        assert!(builds(&super::super::document::tests::outcome()).is_none(), "one build alone");
     }
 }
