@@ -1,4 +1,4 @@
-//! Resident memory of this process, as the kernel counts it, and memory of the machine that was never written to.
+//! Resident memory of this process, as the kernel counts it, and the free memory of a machine that may be a guest.
 
 use std::fs;
 use std::io::Write;
@@ -32,10 +32,11 @@ pub fn reset_peak() -> Result<()> {
     fs::write("/proc/self/clear_refs", "5").context("the peak of resident memory cannot be reset")
 }
 
-/// Writes to free memory once and frees it again: up to `bytes`, and at most half of the free memory. Returns the bytes written.
+/// Writes to free memory once and frees it again: up to `bytes`, and at most half of the free memory. Returns the bytes
+/// written. As devices in memory are, they are charged to the control group of this process.
 ///
 /// A hypervisor backs a page of its guest at the first write to it, which costs more than a copy. Without this, the first use of
-/// each page of a device in memory is charged to the side that makes it.
+/// each page of a device in memory is charged to the side that makes it. A hypervisor that takes freed pages back makes it useless.
 ///
 /// # Errors
 /// Where the kernel gives no memory.
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn no_more_memory_is_touched_than_was_asked_for() {
         assert_eq!(touch(0).unwrap(), 0);
-        assert_eq!(touch(5 << 20).unwrap(), 5 << 20);
+        assert!(touch(5 << 20).unwrap() <= 5 << 20);
         assert_eq!(touch((1 << 20) - 1).unwrap(), 0);
     }
 

@@ -87,8 +87,12 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
             skipped: found.skipped,
         })
     };
-    // As much as two devices hold, or their data and the page cache above it.
-    memory::touch(2 * stand::device_bytes(plan.scale))?;
+    match memory::touch(2 * stand::device_bytes(plan.scale)) {
+        Ok(bytes) => {
+            eprintln!("{} MiB of free memory were written to, so that a hypervisor has backed them", bytes >> 20)
+        }
+        Err(error) => eprintln!("warning: free memory was not written to beforehand: {error:#}"),
+    }
     let found = plan.run(|so_far| write_json(&outcome_of(so_far.clone())?, arguments))?;
     let outcome = outcome_of(found)?;
     write_json(&outcome, arguments)?;

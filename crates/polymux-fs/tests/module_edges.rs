@@ -1,7 +1,7 @@
 //! The direction of calls between the modules of each crate of the file system: a module may use the ones below it and no other (DESIGN
 //! section 3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -101,11 +101,39 @@ fn modules_used(text: &str) -> Vec<String> {
     used
 }
 
+/// The modules whose items a crate re-exports at its root, by the names of these items.
+fn re_exports(sources: &BTreeMap<PathBuf, String>) -> BTreeMap<String, String> {
+    let root = sources.get(Path::new("lib.rs")).map_or("", String::as_str);
+    let mut found = BTreeMap::new();
+    for statement in root.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next()) {
+        let Some((path, _)) = statement.split_once("::") else { continue };
+        if path.starts_with("polymux_") {
+            continue;
+        }
+        for name in statement.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty()) {
+            found.insert(name.to_owned(), path.to_owned());
+        }
+    }
+    found
+}
+
+/// The code of a source text, without its comments, in which the items that a crate re-exports are named by their modules.
+fn with_modules_named(text: &str, exported: &BTreeMap<String, String>) -> String {
+    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let mut named = code.join("\n") + "\n";
+    for (name, module) in exported.iter().filter(|(name, _)| name.starts_with(char::is_uppercase)) {
+        named = named.replace(&format!("crate::{name}"), &format!("crate::{module}::{name}"));
+    }
+    named
+}
+
 fn violations(edges: Edges, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = edges.iter().copied().collect();
+    let exported = re_exports(sources);
     let mut found = Vec::new();
     for (path, text) in sources {
         let module = module_of(path);
+        let text = &with_modules_named(text, &exported);
         if NOT_MODULES.contains(&module.as_str()) {
             continue;
         }
@@ -210,6 +238,83 @@ fn modules_call_downwards_only() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// The file that a path of the language leads to, as `planning/worth`: the longest one that exists.
+fn file_named(files: &BTreeMap<String, &str>, mut parts: Vec<&str>) -> Option<String> {
+    while !parts.is_empty() {
+        let name = parts.join("/");
+        if files.contains_key(&name) {
+            return Some(name);
+        }
+        parts.pop();
+    }
+    None
+}
+
+/// The files that a file of a crate uses: those that its paths lead to, and those that have the methods of shared types it calls on `self`.
+fn files_used(
+    name: &str,
+    text: &str,
+    files: &BTreeMap<String, &str>,
+    methods: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let mut used = Vec::new();
+    let folder: Vec<&str> = name.split('/').collect();
+    for (prefix, base) in [("crate::", &folder[..0]), ("super::", &folder[..folder.len() - 1]), ("self::", &folder[..])]
+    {
+        for rest in text.split(prefix).skip(1) {
+            let path: String = rest.chars().take_while(|c| c.is_alphanumeric() || ['_', ':'].contains(c)).collect();
+            let parts = base.iter().copied().chain(path.split("::").filter(|part| !part.is_empty())).collect();
+            used.extend(file_named(files, parts));
+        }
+    }
+    let joined: String = text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ").replace(" .", ".");
+    for of in ["self.", "mover."] {
+        used.extend(words_after(&joined, of).filter_map(|method| methods.get(method).cloned()));
+    }
+    used.retain(|used| used != name);
+    used
+}
+
+/// A file that uses itself by way of others.
+fn file_in_a_circle(sources: &BTreeMap<PathBuf, String>) -> Option<String> {
+    let exported = re_exports(sources);
+    let texts: BTreeMap<String, String> = sources
+        .iter()
+        .filter(|(path, _)| *path != Path::new("lib.rs"))
+        .map(|(path, text)| {
+            let text = text.split("#[cfg(test)]\nmod tests").next().expect("a split has a first part");
+            (path.with_extension("").to_string_lossy().into_owned(), with_modules_named(text, &exported))
+        })
+        .collect();
+    let files: BTreeMap<String, &str> = texts.iter().map(|(name, text)| (name.clone(), text.as_str())).collect();
+    let mut methods = BTreeMap::new();
+    for (name, text) in &files {
+        for (_, block) in impl_blocks(text).into_iter().filter(|(of, _)| of == "Mover") {
+            methods.extend(words_after(block, "fn ").map(|method| (method.to_owned(), name.clone())));
+        }
+    }
+    let uses: BTreeMap<&str, Vec<String>> =
+        files.iter().map(|(name, text)| (name.as_str(), files_used(name, text, &files, &methods))).collect();
+    let reaches_itself = |name: &&&str| {
+        let (mut seen, mut open) = (BTreeSet::new(), uses[**name].clone());
+        while let Some(next) = open.pop() {
+            if next == ***name {
+                return true;
+            }
+            if seen.insert(next.clone()) {
+                open.extend(uses[next.as_str()].iter().cloned());
+            }
+        }
+        false
+    };
+    uses.keys().find(reaches_itself).map(|name| (*name).to_owned())
+}
+
+#[test]
+fn no_files_of_the_mover_call_one_another_in_circles() {
+    assert_eq!(file_in_a_circle(&sources("polymux-mover")), None);
+}
+
 #[test]
 fn no_module_is_listed_above_one_that_uses_it() {
     for (name, edges) in CRATES {
@@ -240,4 +345,24 @@ fn the_test_itself_sees_a_call_upwards() {
     let lower = "\nimpl Service {\n    fn below(&self) {\n        self.above();\n    }\n}\n".to_owned();
     let planted = BTreeMap::from([(PathBuf::from("store/a.rs"), upper), (PathBuf::from("blockmap/map.rs"), lower)]);
     assert_eq!(method_violations(CRATES[0].1, &planted).len(), 1);
+    let root = ("lib.rs", "mod parts;\npub use store::{Key, Store};\n");
+    let planted = [root, ("blockmap/map.rs", "use crate::Store;")].map(|(path, text)| (path.into(), text.into()));
+    assert_eq!(violations(CRATES[0].1, &BTreeMap::from(planted)).len(), 1, "an item that is re-exported");
+}
+
+#[test]
+fn the_test_itself_sees_files_in_a_circle() {
+    let calls =
+        |name: &str, call: &str| format!("\nimpl Mover {{\n    fn {name}(&self) {{\n        {call}\n    }}\n}}\n");
+    let files = |third: &str| {
+        let all = [
+            ("a/one.rs", calls("one", "self.two();")),
+            ("a/two.rs", "use super::three::T;".to_owned() + &calls("two", "")),
+            ("a/three.rs", third.to_owned()),
+        ];
+        all.map(|(path, text)| (PathBuf::from(path), text))
+    };
+    assert_eq!(file_in_a_circle(&files("use crate::b;").into()), None);
+    assert!(file_in_a_circle(&files("use crate::a::one::Thing;").into()).is_some());
+    assert!(file_in_a_circle(&files(&calls("three", "self\n            .one();")).into()).is_some());
 }

@@ -6,13 +6,11 @@
 //! * A mover holds no lock of a file while it copies, and never more than the part that it switches.
 //!
 //! ```text
-//! requests  reports     what programs ask for, and what they are shown (both also look at `planning`)
-//!     │        │
-//!     │     driver      steps of the background: batches out of the queue, and plans
-//!     │      │   │
-//!     │  planning execution
-//!     │      │   │
-//!     └──── mover       the state: jobs (`queue`), drains, the planner's, files to be laid out anew
+//! requests   reports    driver        asked for by programs, shown to them; the steps of the background
+//!      │        │        │    │
+//!      └────────┴─ planning  execution
+//!                     │        │
+//!                     └─ mover ┘       the state: jobs (`queue`), drains, the planner's, files to be laid out anew
 //! ```
 
 #![forbid(unsafe_code)]

@@ -67,6 +67,7 @@ impl Mover {
             room_look_due_ms: AtomicU64::new(0),
         }
     }
+
     /// Minute of the week, local time.
     pub(crate) fn minute_of_week(&self) -> u32 {
         minute_of_week(self.volume.now().seconds, self.utc_offset_seconds.load(Ordering::Relaxed))

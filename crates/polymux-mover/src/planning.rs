@@ -8,12 +8,13 @@
 //! * Decisions change nothing: `reports` asks for the same ones.
 //!
 //! ```text
-//! relief   promotion   eviction   rules   drain   balance      one step of the background each
-//!  │  │        │          │         │       │        │
-//!  │ load_balance      victims      │       │     layout, window
-//!  └──── planned ────── worth       │       │        │
-//!                         │         │       │        │
-//!             facts, tables, bundles and their submission
+//! relief        promotion    eviction   balance          rules   drain     one step of the background each
+//!  │    │           │           │       │                  │
+//!  │  load_balance  cache_look  victims layout, window     │
+//!  ├────┴─ planned  │           │       │                  │
+//!  advise     └─────┼── worth ──┘       │                  │
+//!                   │     │             │                  │
+//!              facts, tables, bundles and their submission ┘
 //! ```
 
 mod advise;

@@ -1,7 +1,7 @@
 //! Positions of blocks within a file.
 //!
-//! Invariant: a number of a block is never mixed with a byte offset or a count of blocks, which are plain numbers: both conversions between
-//! blocks and bytes are methods here.
+//! Invariant: the position of a block is no byte offset and no count of blocks, which are plain numbers. The conversions between them are methods
+//! here.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -47,6 +47,13 @@ impl Block {
         blocks.saturating_mul(BLOCK_SIZE)
     }
 
+    /// Number of whole blocks in so many bytes.
+    #[inline]
+    #[must_use]
+    pub const fn whole_in(bytes: u64) -> u64 {
+        bytes / BLOCK_SIZE
+    }
+
     /// The block a number of blocks before, or the first one.
     #[inline]
     #[must_use]
@@ -68,7 +75,7 @@ impl Block {
         self.0.div_ceil(BLOCKS_PER_NODE)
     }
 
-    /// The first block of a range node.
+    /// The first block of a range node. A node behind those of the largest file is a programmer's error.
     #[inline]
     #[must_use]
     pub const fn first_of_node(node: u64) -> Self {
@@ -121,6 +128,7 @@ mod tests {
         assert_eq!((Block::holding(0), Block::at_or_after(0)), (Block(0), Block(0)));
         assert_eq!((Block::holding(BLOCK_SIZE - 1), Block::at_or_after(1)), (Block(0), Block(1)));
         assert_eq!((Block::holding(BLOCK_SIZE), Block::at_or_after(BLOCK_SIZE)), (Block(1), Block(1)));
+        assert_eq!((Block::whole_in(BLOCK_SIZE - 1), Block::whole_in(2 * BLOCK_SIZE + 1)), (0, 2));
         assert_eq!((Block(3).first_byte(), Block::END.first_byte()), (3 * BLOCK_SIZE, u64::MAX));
     }
 

@@ -186,13 +186,13 @@ impl DataPath {
             return Ok(());
         }
         while position < end {
-            let mut room = Block::bytes_of(self.tail_headroom(file)? / BLOCK_SIZE);
+            let mut room = Block::bytes_of(Block::whole_in(self.tail_headroom(file)?));
             if room < (end - position).min(BLOCK_SIZE) {
                 let rest = Request { length: end - position, partial: true, ..request };
                 let tier = *self.place_or_reclaim(inode, &rest)?.first().ok_or(ErrorKind::NoSpace)?;
                 self.extend_to_block(inode, file, position)?;
                 self.give_tail_to(inode, file, tier, Block::at_or_after(file.size()))?;
-                room = Block::bytes_of(self.tail_headroom(file)? / BLOCK_SIZE);
+                room = Block::bytes_of(Block::whole_in(self.tail_headroom(file)?));
                 if room == 0 {
                     return Err(ErrorKind::NoSpace.into());
                 }
@@ -334,7 +334,7 @@ impl DataPath {
                 // Pending frees have been carried out by now, on the owner too.
                 return on_owner(position);
             };
-            let room = Block::bytes_of(self.volume.tiers.by_id(tier)?.headroom() / BLOCK_SIZE);
+            let room = Block::bytes_of(Block::whole_in(self.volume.tiers.by_id(tier)?.headroom()));
             if room == 0 {
                 return Err(ErrorKind::NoSpace.into());
             }

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use polymux_types::Block;
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
 use polymux_volume::heat::{AccessKind, Pattern};
 use polymux_volume::inode::{FileState, Inode, PagesSeen, reference_of};
@@ -39,7 +40,7 @@ impl DataPath {
         let nodes = file.size().div_ceil(RANGE_NODE_SIZE).min(NODES_LOOKED_AT_MAX);
         let pages_of = |node: u64| {
             let bytes = tier.cached_bytes(reference_of(&entry), node * RANGE_NODE_SIZE, RANGE_NODE_SIZE)?;
-            u32::try_from(bytes / BLOCK_SIZE).ok()
+            u32::try_from(Block::whole_in(bytes)).ok()
         };
         self.cache_looks.look(&*self.volume.clock, || {
             let at = self.volume.clock.elapsed();

@@ -269,7 +269,7 @@ fn what_fits(headroom: u64, position: u64, data: &[u8]) -> Result<&[u8]> {
     if Block::bytes_of(whole) <= headroom {
         return Ok(data);
     }
-    let end = (Block::holding(position) + headroom / BLOCK_SIZE).first_byte();
+    let end = (Block::holding(position) + Block::whole_in(headroom)).first_byte();
     match usize::try_from(end.saturating_sub(position)) {
         Ok(length) if length > 0 => Ok(&data[..length.min(data.len())]),
         _ => Err(ErrorKind::NoSpace.into()),

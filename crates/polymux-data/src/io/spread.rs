@@ -30,7 +30,6 @@ use polymux_policy::{Device, Growth, LARGE_FILE_RANGES};
 use polymux_records::blockmap::Owner;
 use polymux_records::counters::Counters;
 use polymux_tier::measure::Direction;
-use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Block, StreamId, TierId};
 use polymux_volume::inode::{FileState, Inode};
 use polymux_volume::space::TierHandle;
@@ -71,7 +70,7 @@ impl DataPath {
 
     /// Blocks of a range.
     fn range_blocks(&self) -> u64 {
-        (u64::from(self.volume.options.spread_range_bytes) / BLOCK_SIZE).max(1)
+        Block::whole_in(u64::from(self.volume.options.spread_range_bytes)).max(1)
     }
 
     /// Bytes of a range.

@@ -298,7 +298,7 @@ impl DataPath {
         let end = position + data.len() as u64;
         let own = self.allocated_in(entry, position..end)?.filter(|blocks| blocks.start <= position);
         let has_room_until = own.map_or(0, |blocks| blocks.end).max(Block::at_or_after(position).first_byte());
-        let boundary = has_room_until.saturating_add(Block::bytes_of(headroom / BLOCK_SIZE));
+        let boundary = has_room_until.saturating_add(Block::bytes_of(Block::whole_in(headroom)));
         let fits = usize::try_from(boundary - position).unwrap_or(usize::MAX);
         match &data[..fits.min(data.len())] {
             [] => Err(ErrorKind::NoSpace.into()),

@@ -20,7 +20,7 @@ use super::given_up::{self, GivenUp};
 use super::{Examination, FindingKind, kinds, put_inode};
 
 /// Blocks of the largest file.
-const BLOCKS_MAX: Block = Block(FILE_SIZE_MAX / BLOCK_SIZE + 1);
+const BLOCKS_MAX: Block = Block(Block::whole_in(FILE_SIZE_MAX) + 1);
 
 /// State of the pass over files.
 struct Context {

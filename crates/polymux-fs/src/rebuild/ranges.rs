@@ -77,7 +77,7 @@ pub(super) fn differences(
     (start, end): BlockRange,
 ) -> Result<Vec<BlockRange>, TierError> {
     let mut differing = Vec::new();
-    let blocks_at_once = COMPARED_BYTES / BLOCK_SIZE;
+    let blocks_at_once = Block::whole_in(COMPARED_BYTES);
     let mut block = start;
     while block < end {
         let count = blocks_at_once.min(end - block);
@@ -94,7 +94,7 @@ pub(super) fn differences(
 
 /// Whole blocks; zeros behind the end of the object.
 pub(super) fn read_blocks(from: TierObject<'_>, block: Block, count: u64) -> Result<Vec<u8>, TierError> {
-    let mut buffer = vec![0; usize::try_from(count * BLOCK_SIZE).expect("a piece fits into memory")];
+    let mut buffer = vec![0; usize::try_from(Block::bytes_of(count)).expect("a piece fits into memory")];
     let read = from.tier.read(from.object, block.first_byte(), &mut buffer, Wait::Allowed)?;
     buffer[read..].fill(0);
     Ok(buffer)

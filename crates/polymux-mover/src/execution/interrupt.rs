@@ -1,4 +1,4 @@
-//! Why a part of a move did not come to its end.
+//! The ends of a part of a move before its switch. Each decides what becomes of its job: again, parked until an event, or over.
 
 use polymux_records::error::{Error, ErrorKind};
 use polymux_types::TierId;

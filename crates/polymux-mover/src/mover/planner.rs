@@ -72,7 +72,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Needed {
     /// Down to the low mark, or for ranges that are to come.
     pub(crate) bytes: u64,
-    /// As many of them leave also if they would come back ([`Mover::would_return`]): those above the high mark, and for ranges that are to come.
+    /// As many of them leave also if they would come back (`would_return`): those above the high mark, and for ranges that are to come.
     pub(crate) pressing: u64,
 }
 

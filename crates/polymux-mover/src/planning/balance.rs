@@ -4,7 +4,7 @@
 //! * A file is laid out as its devices write. Where they read in another proportion, its readers wait for the one with the largest part
 //!   for its speed, while the others idle.
 //! * A written file is laid out for a stream of all of it, and a file whose readers waited is laid out for them
-//!   ([`ReaderLayout`](crate::ReaderLayout)).
+//!   ([`ReaderLayout`]).
 //! * The speed of devices for such reads is measured (docs/design/0019); without a measurement nothing moves.
 //! * Nothing is planned beside programs: the tiers of a file must have been idle for [`window::REST_MIN`]. Planned jobs proceed as
 //!   all moves do.
@@ -15,7 +15,7 @@
 //!
 //! ```text
 //!  reads ──► heat::ReadUses ──► `window`: was a device busy with them? ──┐
-//!  sizes put on record ──► heat::GrownFiles ─────────────────────────────┴──► `queue` ──► at rest: `layout`: jobs by source and target
+//!  sizes put on record ──► heat::GrownFiles ─────────────────────────────┴──► `mover::layout_queue` ──► at rest: `layout`: jobs by source and target
 //! ```
 
 mod layout;

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //!  TierReads::note_reads ──► Limits ──► reads to hand over ──► busiest ranges of the tier ──► jobs that take their share
-//!                           └────► promotions between these tiers wait (`planner`, `relief`)
+//!                           └────► promotions between these tiers wait (`cache_look`, `worth`)
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

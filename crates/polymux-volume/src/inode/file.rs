@@ -9,7 +9,7 @@ use polymux_records::store::ObjectEntry;
 use polymux_tier::ObjectRef;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::sync::{Mutex, RwLock};
-use polymux_types::{ObjectId, TierId};
+use polymux_types::{Block, ObjectId, TierId};
 
 use super::SizeTrust;
 use super::allocation::Allocation;
@@ -255,7 +255,7 @@ impl Layout {
     /// Takes whole blocks out of the damaged ranges, and the damaged part of the first block of one; returns whether anything
     /// changed.
     pub fn heal(&mut self, start: u64, end: u64) -> bool {
-        let end = end / BLOCK_SIZE * BLOCK_SIZE;
+        let end = Block::holding(end).first_byte();
         let mut left = Vec::new();
         for (from, to) in &self.damaged {
             let healed_from = if start <= *from { *from } else { start.next_multiple_of(BLOCK_SIZE) };
@@ -269,7 +269,7 @@ impl Layout {
 
     /// Adds a damaged range, widened to whole blocks, and coalesces.
     pub fn damage(&mut self, start: u64, end: u64) {
-        self.damage_from(start / BLOCK_SIZE * BLOCK_SIZE, end);
+        self.damage_from(Block::holding(start).first_byte(), end);
     }
 
     /// As [`Self::damage`], where the bytes before `start` are known to be good.

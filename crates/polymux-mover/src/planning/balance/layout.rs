@@ -12,9 +12,9 @@ use polymux_types::{Block, TierId};
 use polymux_volume::heat::ReadUse;
 use polymux_volume::inode::FileState;
 
-use super::super::bundle::Bundle;
-use super::super::facts::blocks_of_node;
 use crate::Mover;
+use crate::planning::bundle::Bundle;
+use crate::planning::facts::blocks_of_node;
 
 /// Nodes of a file that are looked at: all of one of 8 GiB.
 const NODES_MAX: u64 = 4096;
