@@ -94,6 +94,13 @@ const LOOKS_UNTIL_NEXT_MERGE: u32 = 60;
 /// Marks a merge of tables as running while it lives: space released for the merge is not reserved again.
 pub(crate) struct Merging<'a>(&'a Ballast);
 
+impl Merging<'_> {
+    /// Whether spare inodes were given up for the merge.
+    pub(crate) fn has_given_inodes(&self) -> bool {
+        self.0.merge.lock().inodes_given > 0
+    }
+}
+
 impl Drop for Merging<'_> {
     fn drop(&mut self) {
         let mut merge = self.0.merge.lock();

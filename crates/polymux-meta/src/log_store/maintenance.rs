@@ -130,9 +130,18 @@ impl Inner {
         }
         let merging = self.ballast.begin_merging();
         let compacted = self.tables.compact(|need| self.room_for_compaction(need));
+        let has_given_inodes = merging.has_given_inodes();
         drop(merging);
         match compacted {
-            Ok(worked) => Ok(worked),
+            Ok(worked) => {
+                if worked || has_given_inodes {
+                    // Another program could take the inodes that were given up or freed before the next look, and a store that is closed
+                    // does not look again. Not beside the writing of a table, which may have given up inodes for itself.
+                    let _maintenance = self.maintenance.lock();
+                    self.ballast.look().map_err(|error| self.fail(error))?;
+                }
+                Ok(worked)
+            }
             Err(StoreError::NoSpace) => {
                 // The unfinished tables would keep space and inodes, and the next attempt would find even less.
                 let _maintenance = self.maintenance.lock();
