@@ -35,7 +35,7 @@ const COPIED_WITHIN: Duration = Duration::from_millis(100);
 /// Time between two checks of the free space of the volume, beside those that writers ask for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks of the free space of an idle volume. Each of them wakes a thread of every tier.
-const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// A request that waits for the write-back of a file.
 struct Pending {
