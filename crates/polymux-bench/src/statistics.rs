@@ -41,6 +41,9 @@ impl Spread {
     }
 }
 
+/// The ratio of pairs that the interval of a comparison has to exclude: a loss of 5 %.
+pub const RATIO_EXCLUDED: f64 = 1.05;
+
 /// 97.5 % of Student's distribution with 5, 10, 19, 30 and 60 degrees of freedom: the greatest number that is not above ours counts,
 /// which makes the interval wider, never narrower.
 const STUDENT: [(usize, f64); 5] = [(60, 2.000), (30, 2.042), (19, 2.093), (10, 2.228), (5, 2.571)];

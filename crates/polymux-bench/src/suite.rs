@@ -40,7 +40,7 @@ use self::routes::{BuildsCompared, Choice};
 use self::runner::{Found, Plan};
 use self::sides::{Builds, Settings, Tier, mergerfs};
 use self::workload::Workload;
-use crate::{machine, memory, throttled};
+use crate::{machine, throttled};
 
 /// Runs the suite.
 ///
@@ -60,9 +60,9 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
     let other = arguments.against.as_deref().map(|path| program(Some(path))).transpose()?;
     let builds = Builds { measured: program(arguments.polymux.as_deref())?, other };
     let compared = if builds.other.is_some() { BuildsCompared::Two } else { BuildsCompared::One };
-    let (peers, missing) = if compared == BuildsCompared::One { peers() } else { (&[] as &[_], None) };
+    let (peers, missing) = peers();
     let choice = Choice::new(&arguments.mode, &arguments.transport, peers, compared);
-    let skipped: Vec<Skipped> = missing.into_iter().collect();
+    let skipped: Vec<Skipped> = missing.into_iter().filter(|_| compared == BuildsCompared::One).collect();
     skipped.iter().for_each(|skipped| eprintln!("skipped: {}: {}", skipped.what, skipped.reason));
     let tree = arguments.tree.clone().or_else(runner::usual_tree);
     let repetitions = arguments.repetitions();
@@ -87,12 +87,6 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
             skipped: found.skipped,
         })
     };
-    match memory::touch(2 * stand::device_bytes(plan.scale)) {
-        Ok(bytes) => {
-            eprintln!("{} MiB of free memory were written to, so that a hypervisor has backed them", bytes >> 20)
-        }
-        Err(error) => eprintln!("warning: free memory was not written to beforehand: {error:#}"),
-    }
     let found = plan.run(|so_far| write_json(&outcome_of(so_far.clone())?, arguments))?;
     let outcome = outcome_of(found)?;
     write_json(&outcome, arguments)?;

@@ -156,6 +156,11 @@ fn module_of(path: &Path) -> String {
     first.trim_end_matches(".rs").to_owned()
 }
 
+/// A source file as a path of the language leads to it, for instance `planning/worth`.
+fn file_of(path: &Path) -> String {
+    path.with_extension("").to_string_lossy().into_owned()
+}
+
 /// The `impl` blocks of a formatted source text: the type, and the text of the block.
 fn impl_blocks(text: &str) -> Vec<(String, &str)> {
     let mut found = Vec::new();
@@ -175,13 +180,16 @@ fn words_after<'a>(text: &'a str, pattern: &'a str) -> impl Iterator<Item = &'a 
     })
 }
 
-/// For each type that several modules implement: its methods, with the module that has each.
-fn methods_of_a_shared_type(sources: &BTreeMap<PathBuf, String>) -> BTreeMap<(String, String), String> {
+/// For each type that several places implement: its methods, with the place that has each, which `place_of` names for a source file.
+fn methods_of_a_shared_type(
+    sources: &BTreeMap<PathBuf, String>,
+    place_of: fn(&Path) -> String,
+) -> BTreeMap<(String, String), String> {
     let mut methods = BTreeMap::new();
     for (path, text) in sources {
         for (of, block) in impl_blocks(text) {
             for method in words_after(block, "fn ") {
-                methods.insert((of.clone(), method.to_owned()), module_of(path));
+                methods.insert((of.clone(), method.to_owned()), place_of(path));
             }
         }
     }
@@ -191,7 +199,7 @@ fn methods_of_a_shared_type(sources: &BTreeMap<PathBuf, String>) -> BTreeMap<(St
 /// Calls of methods upwards: `self.method()` in an `impl` block of a type that another module implements as well.
 fn method_violations(edges: Edges, sources: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = edges.iter().copied().collect();
-    let methods = methods_of_a_shared_type(sources);
+    let methods = methods_of_a_shared_type(sources, module_of);
     let mut found = Vec::new();
     for (path, text) in sources {
         let module = module_of(path);
@@ -238,8 +246,8 @@ fn modules_call_downwards_only() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The file that a path of the language leads to, as `planning/worth`: the longest one that exists.
-fn file_named(files: &BTreeMap<String, &str>, mut parts: Vec<&str>) -> Option<String> {
+/// The file that a path of the language leads to: the longest one that exists.
+fn file_named(files: &BTreeMap<String, String>, mut parts: Vec<&str>) -> Option<String> {
     while !parts.is_empty() {
         let name = parts.join("/");
         if files.contains_key(&name) {
@@ -254,7 +262,7 @@ fn file_named(files: &BTreeMap<String, &str>, mut parts: Vec<&str>) -> Option<St
 fn files_used(
     name: &str,
     text: &str,
-    files: &BTreeMap<String, &str>,
+    files: &BTreeMap<String, String>,
     methods: &BTreeMap<String, String>,
 ) -> Vec<String> {
     let mut used = Vec::new();
@@ -278,21 +286,19 @@ fn files_used(
 /// A file that uses itself by way of others.
 fn file_in_a_circle(sources: &BTreeMap<PathBuf, String>) -> Option<String> {
     let exported = re_exports(sources);
-    let texts: BTreeMap<String, String> = sources
+    let code: BTreeMap<PathBuf, String> = sources
         .iter()
         .filter(|(path, _)| *path != Path::new("lib.rs"))
         .map(|(path, text)| {
             let text = text.split("#[cfg(test)]\nmod tests").next().expect("a split has a first part");
-            (path.with_extension("").to_string_lossy().into_owned(), with_modules_named(text, &exported))
+            (path.clone(), with_modules_named(text, &exported))
         })
         .collect();
-    let files: BTreeMap<String, &str> = texts.iter().map(|(name, text)| (name.clone(), text.as_str())).collect();
-    let mut methods = BTreeMap::new();
-    for (name, text) in &files {
-        for (_, block) in impl_blocks(text).into_iter().filter(|(of, _)| of == "Mover") {
-            methods.extend(words_after(block, "fn ").map(|method| (method.to_owned(), name.clone())));
-        }
-    }
+    let methods: BTreeMap<String, String> = methods_of_a_shared_type(&code, file_of)
+        .into_iter()
+        .filter_map(|((of, method), file)| (of == "Mover").then_some((method, file)))
+        .collect();
+    let files: BTreeMap<String, String> = code.into_iter().map(|(path, text)| (file_of(&path), text)).collect();
     let uses: BTreeMap<&str, Vec<String>> =
         files.iter().map(|(name, text)| (name.as_str(), files_used(name, text, &files, &methods))).collect();
     let reaches_itself = |name: &&&str| {

@@ -14,10 +14,7 @@ use super::SpreadArguments;
 use super::stand::Stand;
 use super::volume::{Settings, Volume};
 use crate::report::{Cell, Report, Section};
-use crate::statistics::{Interval, Spread};
-
-/// The ratio that the confidence interval has to exclude.
-const RATIO_EXCLUDED: f64 = 1.05;
+use crate::statistics::{Interval, RATIO_EXCLUDED, Spread};
 
 /// The policy to compare with.
 const OTHER: &str = "hot-cold";

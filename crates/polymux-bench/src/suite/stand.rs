@@ -20,7 +20,7 @@ use super::workloads;
 use crate::throttled::Devices;
 
 /// Bytes of a device; the image is sparse.
-pub const fn device_bytes(scale: Scale) -> u64 {
+const fn device_bytes(scale: Scale) -> u64 {
     scale.choose(5 << 29, 16 << 29)
 }
 

@@ -5,7 +5,7 @@ use super::ground::Kind;
 use super::outcome::{Measurement, Outcome, SideValues};
 use super::sides::OTHER_BUILD;
 use crate::report::{Cell, Section};
-use crate::statistics::{Interval, Summary};
+use crate::statistics::{Interval, RATIO_EXCLUDED, Summary};
 
 /// Digits after the point, so that three digits stand in all.
 #[must_use]
@@ -101,9 +101,6 @@ pub fn targets(outcome: &Outcome) -> Section {
     }
     section
 }
-
-/// Loss that the interval of twenty pairs has to exclude.
-const RATIO_EXCLUDED: f64 = 1.05;
 
 /// Where two builds were measured: the costs of the one in those of the other, so that more is worse for every unit.
 #[must_use]

@@ -13,9 +13,8 @@ use polymux_types::{Block, TierId};
 
 use super::interrupt::Interrupt;
 use super::pace::StopRule;
-use crate::Mover;
-
 use super::part::{Beginning, Gaps, Part, Selection, is_unwanted};
+use crate::Mover;
 use crate::queue::{Job, Scope};
 
 /// Nodes in one batch: 32 MiB, so that the sync at its end is a small part of it.

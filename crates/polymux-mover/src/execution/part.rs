@@ -20,7 +20,6 @@ use polymux_volume::inode::{FileState, Inode, Layout, MoveTicket, reference_of};
 
 use super::interrupt::Interrupt;
 use crate::Mover;
-
 use crate::queue::{ArrivedBytes, PaceOfJob};
 
 /// Whether the record of the inode names the target's object.
