@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::suite::server::{Server, locked};
+use crate::suite::server::{AtDeadline, Server, locked};
 use crate::throttled::Devices;
 
 const NAME: &str = "bench";
@@ -166,7 +166,7 @@ impl Volume {
         let Some(server) = self.server.take() else { return Ok(()) };
         let mut unmount = self.command();
         unmount.arg("umount").arg(&self.mount_point);
-        locked(&server).stop_with(unmount)
+        locked(&server).stop_with(unmount, AtDeadline::Fail)
     }
 
     /// Unmounts it and its devices and mounts all of them again: nothing of its files is in memory.

@@ -29,6 +29,15 @@ pub struct Server {
     is_stopped: bool,
 }
 
+/// What happens to a program that is unmounted, and so has nothing left to write, and has not ended by its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtDeadline {
+    /// The run ends: a fault of a program that is measured.
+    Fail,
+    /// It is killed and the run goes on: a peer must not end the measurement of the others.
+    Kill,
+}
+
 /// A server that may be taken away at any moment.
 pub fn locked(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
     server.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,14 +90,25 @@ impl Server {
     /// Unmounts with a command and waits until the program has ended.
     ///
     /// # Errors
-    /// Where it is in use, or the program does not end.
-    pub fn stop_with(&mut self, mut unmount: Command) -> Result<()> {
+    /// Where it is in use, or the program does not end although it should.
+    pub fn stop_with(&mut self, unmount: Command, at_deadline: AtDeadline) -> Result<()> {
+        self.stop_within(STOP_DEADLINE, unmount, at_deadline)
+    }
+
+    fn stop_within(&mut self, deadline: Duration, mut unmount: Command, at_deadline: AtDeadline) -> Result<()> {
         let output = unmount.output().with_context(|| format!("cannot start {}", unmount.get_program().display()))?;
         if !output.status.success() {
             bail!("cannot unmount {}: {}", self.mount_point.display(), String::from_utf8_lossy(&output.stderr).trim());
         }
-        if !self.ends_within(STOP_DEADLINE)? {
-            bail!("the program that served {} does not end: {}", self.mount_point.display(), self.said());
+        if !self.ends_within(deadline)? {
+            let message =
+                format!("the program that served {} does not end: {}", self.mount_point.display(), self.said());
+            match at_deadline {
+                AtDeadline::Fail => bail!(message),
+                AtDeadline::Kill => eprintln!("warning: killed after {deadline:?}: {message}"),
+            }
+            self.process.kill()?;
+            self.process.wait()?;
         }
         self.is_stopped = true;
         Ok(())
@@ -131,5 +151,31 @@ impl Drop for Server {
         if let Err(error) = self.remove() {
             eprintln!("warning: {}: {error:#}", self.mount_point.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper() -> Server {
+        let process = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+        Server { process, mount_point: "/nonexistent".into(), log: "/nonexistent".into(), is_stopped: false }
+    }
+
+    #[test]
+    fn a_peer_that_is_unmounted_and_does_not_end_is_killed_and_any_other_program_fails_the_run() {
+        let mut measured = sleeper();
+        let error = measured.stop_within(Duration::ZERO, Command::new("true"), AtDeadline::Fail).unwrap_err();
+        assert!(error.to_string().contains("does not end"), "{error}");
+        assert!(measured.process.try_wait().unwrap().is_none());
+
+        let mut peer = sleeper();
+        peer.stop_within(Duration::ZERO, Command::new("true"), AtDeadline::Kill).unwrap();
+        assert!(peer.process.try_wait().unwrap().is_some());
+
+        let mut busy = sleeper();
+        busy.stop_within(Duration::ZERO, Command::new("false"), AtDeadline::Kill).unwrap_err();
+        assert!(busy.process.try_wait().unwrap().is_none(), "still mounted, it may have something to write");
     }
 }

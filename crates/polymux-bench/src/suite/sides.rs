@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 pub use self::mergerfs::Settings;
 pub use self::polymux::{ExtendedAttributes, Mode, Route, Transport};
 use super::ground::{FIRST, SECOND};
-use super::server::{self, Server};
+use super::server::{self, AtDeadline, Server};
 use crate::throttled::{self, Devices};
 
 /// Where files of a workload are put.
@@ -171,21 +171,21 @@ impl Side {
         }
     }
 
-    /// Unmounts it cleanly.
+    /// Unmounts it cleanly. A peer that does not end after that is killed.
     ///
     /// # Errors
-    /// Where it is in use.
+    /// Where it is in use, or Polymux does not end.
     pub fn stop(&mut self) -> Result<()> {
         let Some(server) = self.server.take() else { return Ok(()) };
-        let command = match self.kind.route() {
-            Some(_) => polymux::unmount(&self.program, &self.home, &self.mount_point()),
+        let (command, at_deadline) = match self.kind.route() {
+            Some(_) => (polymux::unmount(&self.program, &self.home, &self.mount_point()), AtDeadline::Fail),
             None => {
                 let mut command = Command::new("umount");
                 command.arg(self.mount_point());
-                command
+                (command, AtDeadline::Kill)
             }
         };
-        server::locked(&server).stop_with(command).with_context(|| self.kind.name())
+        server::locked(&server).stop_with(command, at_deadline).with_context(|| self.kind.name())
     }
 
     /// A directory of this side for one workload; made where it is not there.

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use super::TieringArguments;
 use crate::spread::volume::{Io, Settings, Volume};
-use crate::suite::server::{Server, locked};
+use crate::suite::server::{AtDeadline, Server, locked};
 use crate::suite::sides::mergerfs;
 use crate::throttled::traffic::Traffic;
 use crate::throttled::{Devices, Format, Limits, Profile};
@@ -275,7 +275,7 @@ impl Side {
             Top::Mergerfs(server) => {
                 let mut unmount = std::process::Command::new("umount");
                 unmount.arg(&self.mount_point);
-                locked(server).stop_with(unmount).context("mergerfs")
+                locked(server).stop_with(unmount, AtDeadline::Kill).context("mergerfs")
             }
             Top::Polymux(volume) => volume.stop(),
         }
