@@ -66,7 +66,8 @@ pub fn run(arguments: &SuiteArguments) -> Result<()> {
     skipped.iter().for_each(|skipped| eprintln!("skipped: {}: {}", skipped.what, skipped.reason));
     let tree = arguments.tree.clone().or_else(runner::usual_tree);
     let repetitions = arguments.repetitions();
-    let plan = Plan { workloads, choice, scale: arguments.scale(), repetitions, builds, tree };
+    let (scale, file_system) = (arguments.scale(), arguments.file_system);
+    let plan = Plan { workloads, choice, scale, repetitions, file_system, builds, tree };
     let machine = facts(&plan.builds.measured);
     let outcome_of = |mut found: Found| -> Result<Outcome> {
         found.skipped.splice(..0, skipped.iter().cloned());

@@ -33,7 +33,7 @@ const MEMORY: &str = "/dev/shm";
 const PREFIX: &str = "polymux-throttled-";
 
 /// Which file system a device gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// ext4 with its ordinary options.
     Ext4,

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::sides::{Mode, Transport};
 use super::workload::Scale;
+use crate::throttled::Format;
 
 /// Choices of `polymux-bench suite`.
 #[derive(Args, Clone, Debug)]
@@ -31,6 +32,9 @@ pub struct SuiteArguments {
     /// Only workloads whose files are on one tier, or split over two.
     #[arg(long, value_name = "PLACEMENT")]
     pub placement: Option<Placement>,
+    /// Only devices with this file system.
+    #[arg(long, value_name = "FORMAT")]
+    pub file_system: Option<Format>,
     /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -15,7 +15,7 @@ use super::routes::{self, Choice};
 use super::sides::{Builds, SideKind};
 use super::stand::Stand;
 use super::workload::{Place, Scale, Temperature, Workload};
-use crate::throttled;
+use crate::throttled::{self, Format};
 
 /// Share of its limit that a device reaches at least on a machine that is quiet enough.
 const QUIET: f64 = 0.8;
@@ -33,6 +33,8 @@ pub struct Plan {
     pub scale: Scale,
     /// How often.
     pub repetitions: usize,
+    /// The file system of the devices; `None`: each one that a workload is measured on.
+    pub file_system: Option<Format>,
     /// The programs.
     pub builds: Builds,
     /// The tree to unpack.
@@ -74,7 +76,8 @@ impl Plan {
     fn grounds(&self) -> Vec<(Ground, Vec<&'static dyn Workload>)> {
         let mut grounds: Vec<(Ground, Vec<&'static dyn Workload>)> = Vec::new();
         for workload in &self.workloads {
-            for ground in workload.grounds(self.scale) {
+            let is_asked_for = |ground: &Ground| self.file_system.is_none_or(|asked| asked == ground.format);
+            for ground in workload.grounds(self.scale).into_iter().filter(is_asked_for) {
                 match grounds.iter_mut().find(|(known, _)| *known == ground) {
                     Some((_, workloads)) => workloads.push(*workload),
                     None => grounds.push((ground, vec![*workload])),
