@@ -103,6 +103,26 @@ install: build
 	ln -sfn "$(PREFIX)/bin/polymux" "$(DESTDIR)$(SBINDIR)/mount.polymux"
 	ln -sfn "$(PREFIX)/bin/polymux" "$(DESTDIR)$(SBINDIR)/mount.fuse.polymux"
 
+# The library for programs that have a volume open themselves (docs/EMBEDDING.md): libpolymux.so, polymux.h and the file for pkg-config.
+LIBDIR ?= $(PREFIX)/lib
+LIBRARY_ABI = 1
+.PHONY: library install-library uninstall-library
+library:
+	$(CARGO) build --release --locked -p polymux-c
+
+install-library: library
+	install -D -s -m 0644 target/release/libpolymux_c.so "$(DESTDIR)$(LIBDIR)/libpolymux.so.$(LIBRARY_ABI)"
+	ln -sfn "libpolymux.so.$(LIBRARY_ABI)" "$(DESTDIR)$(LIBDIR)/libpolymux.so"
+	install -D -m 0644 crates/polymux-c/include/polymux.h "$(DESTDIR)$(PREFIX)/include/polymux.h"
+	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig"
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)|" \
+		crates/polymux-c/polymux.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/polymux.pc"
+	[ -n "$(DESTDIR)" ] || ldconfig || echo "run ldconfig as root, so that programs find the library"
+
+uninstall-library:
+	rm -f "$(DESTDIR)$(LIBDIR)/libpolymux.so.$(LIBRARY_ABI)" "$(DESTDIR)$(LIBDIR)/libpolymux.so" \
+		"$(DESTDIR)$(PREFIX)/include/polymux.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/polymux.pc"
+
 uninstall:
 	rm -f "$(DESTDIR)$(SBINDIR)/mount.polymux" "$(DESTDIR)$(SBINDIR)/mount.fuse.polymux" "$(DESTDIR)$(PREFIX)/bin/polymux"
 
@@ -161,6 +181,12 @@ bench-region:
 bench-append:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench
 	benchmarks/append-through-mount.sh target/release/polymux target/release/polymux-bench "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# A volume inside a program against the file system below it, call by call.
+.PHONY: bench-in-program
+bench-in-program:
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) in-program --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
 # Between loop devices in memory that are throttled to the speed of three kinds of devices; as root. Every direction with
 # one large file and with a thousand small ones; what a move costs an application; how soon the hot part of a file is on the

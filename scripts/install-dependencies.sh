@@ -73,6 +73,11 @@ if [ ! -e /usr/include/stdio.h ] && command -v dpkg >/dev/null 2>&1; then
     missing="$missing libc6-dev"
 fi
 
+# The example of a database on a volume is compiled against it.
+if [ "$1" = test ] && [ ! -e /usr/include/sqlite3ext.h ] && command -v dpkg >/dev/null 2>&1; then
+    missing="$missing libsqlite3-dev"
+fi
+
 if [ -n "$missing" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
         echo "missing:$missing (names of Debian packages); install them and try again" >&2

@@ -19,6 +19,7 @@ pub mod death;
 pub mod device;
 pub mod embedded;
 pub mod flush;
+pub mod in_program;
 pub mod large;
 pub mod machine;
 pub mod memory;

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, death, flush, large, meta, moves, region, spread, store, suite, tiering};
+use polymux_bench::{append, death, flush, in_program, large, meta, moves, region, spread, store, suite, tiering};
 
 /// The allocator of the daemon too.
 #[global_allocator]
@@ -30,6 +30,8 @@ enum Command {
     Flush(flush::FlushArguments),
     /// Appending with fdatasync, natively and through a mounted volume.
     Append(append::AppendArguments),
+    /// A volume inside this program, call by call, against the file system below it.
+    InProgram(in_program::InProgramArguments),
     /// The cost of letting operations outlive the daemon: small files with and without memory for that.
     DeathCost(death::DeathArguments),
     /// The metadata store alone.
@@ -65,6 +67,7 @@ fn main() -> Result<()> {
         Command::Meta(arguments) => meta::run(&arguments),
         Command::Flush(arguments) => flush::run(&arguments),
         Command::Append(arguments) => append::run(&arguments),
+        Command::InProgram(arguments) => in_program::run(&arguments),
         Command::DeathCost(arguments) => death::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),

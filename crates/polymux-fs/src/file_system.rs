@@ -616,6 +616,11 @@ impl FileSystem {
         self.logged("write", self.mounted.write(caller, handle, offset, data, origin))
     }
 
+    /// Writes at the end of a file that was opened with [`OpenOptions::append`], and returns at which offset, and the number of bytes.
+    pub fn append(&self, caller: &Caller, handle: HandleId, data: &[u8], origin: WriteOrigin) -> Result<(u64, usize)> {
+        self.logged("write", self.mounted.append(caller, handle, data, origin))
+    }
+
     /// As [`FileSystem::write`], of all of the data or none: where only a part fits, it fails with `ENOSPC` and does not make the file
     /// longer. The caller ensures that no other writer makes the file longer meanwhile, as the kernel does for direct writes.
     pub fn write_whole(

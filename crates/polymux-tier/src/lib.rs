@@ -13,6 +13,7 @@ pub mod capabilities;
 pub mod conformance;
 pub mod counters;
 pub mod error;
+pub mod forks;
 mod forward;
 pub mod label;
 pub mod label_format;

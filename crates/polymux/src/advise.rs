@@ -7,7 +7,7 @@ use crate::cli::OutputFormat;
 use crate::client;
 use crate::output::{self, Table};
 use crate::protocol::{AdviceReport, Answer, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Labels of the steps of a report.
 const STEPS: [&str; 4] = ["half as large", "as it is", "twice as large", "four times as large"];

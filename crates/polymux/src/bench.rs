@@ -28,9 +28,9 @@ use crate::mount_table::{MountTable, is_polymux};
 use crate::output;
 use crate::progress::StepLine;
 use crate::protocol::{Answer, Request, StatusReport};
-use crate::registry::Registry;
 use crate::status;
 use crate::tier_measure;
+use polymux_config::registry::Registry;
 
 use self::expectation::{Expectation, TierSpeeds};
 use self::load::{Bench, BenchFile, Load};

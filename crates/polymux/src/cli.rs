@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use clap::{Parser, Subcommand};
 
-use crate::config_format::{Reserve, Size};
 use crate::migrate::RangeArgument;
+use polymux_config::config_format::{Reserve, Size};
 
 /// Whether a report is for people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::config::VolumeConfig;
 use crate::mount_table::{MountTable, is_polymux, volumes};
 use crate::protocol::{Answer, Request};
-use crate::registry::{Registry, VolumeReference};
+use polymux_config::config::VolumeConfig;
+use polymux_config::registry::{Registry, VolumeReference};
 
 /// How long the daemon may take to say something: longer than a tier that wakes its disks.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ pub fn volume_name(registry: &Registry, text: &str) -> Result<String> {
             {
                 return Ok(mount.source.clone());
             }
-            crate::names::check("volume", &name)?;
+            polymux_config::names::check("volume", &name)?;
             Ok(name)
         }
         VolumeReference::File(path) => {

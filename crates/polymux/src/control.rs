@@ -21,10 +21,10 @@ use polymux_types::Ino;
 
 use crate::protocol::{Answer, MovesReport, REQUEST_LENGTH_MAX, Request, TierChange};
 use crate::report::DaemonView;
+use crate::tier_candidates::VolatileTiers;
 use crate::tier_events;
 use crate::tier_forget;
 use crate::tier_measure;
-use crate::tiers::VolatileTiers;
 
 /// How long a client may take to send its request or to take its answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);

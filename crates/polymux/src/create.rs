@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::random::random_bytes;
 use polymux_fs::{Access, FileSystem, NewVolume, Parts, PolicyKind};
 use polymux_meta::OpenMode;
 use polymux_tier::measure::TIME_DEFAULT;
@@ -18,15 +18,15 @@ use polymux_tier::{Capabilities, Guarantee, PosixTier, Rotation, disks_of};
 use polymux_types::{SystemClock, VolumeId};
 
 use crate::cli::{CreateArguments, Named};
-use crate::config::{self, TierConfig, VolumeConfig};
-use crate::config_format::{OptionsEntry, PolicyName};
-use crate::metadata;
-use crate::names;
 use crate::output;
-use crate::registry::{Registry, VolumeReference};
-use crate::steering_config::SteeringConfig;
+use crate::tier_candidates::{self, VolatileTiers};
 use crate::tier_measure;
-use crate::tiers::{self, VolatileTiers};
+use polymux_config::config::{self, TierConfig, VolumeConfig};
+use polymux_config::config_format::{OptionsEntry, PolicyName};
+use polymux_config::metadata;
+use polymux_config::names;
+use polymux_config::registry::{Registry, VolumeReference};
+use polymux_config::steering_config::SteeringConfig;
 
 /// Makes a volume and says so.
 pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
@@ -79,14 +79,15 @@ fn plan(arguments: &CreateArguments, volatile: VolatileTiers) -> Result<(VolumeC
         named(&mut tiers, name)?.reserve = Some(value.0);
     }
     config::check_tiers(&tiers).map_err(|wrong| wrong.error)?;
-    tiers::check_nesting(&tiers)?;
+    tier_candidates::check_nesting(&tiers)?;
     let capabilities: Vec<Capabilities> =
-        tiers.iter().map(|tier| tiers::check_candidate(tier, volatile)).collect::<Result<_>>()?;
+        tiers.iter().map(|tier| tier_candidates::check_candidate(tier, volatile)).collect::<Result<_>>()?;
     let metadata = metadata_tier(arguments, &tiers, &capabilities)?;
     let devices: Vec<(String, u64)> =
         tiers.iter().zip(&capabilities).map(|(tier, can)| (tier.name.clone(), can.device)).collect();
-    let mut warnings = tiers::warnings_of_sharing(&devices);
-    warnings.extend(tiers.iter().zip(&capabilities).flat_map(|(tier, can)| tiers::warnings_of_one(tier, can)));
+    let mut warnings = polymux_config::tiers::warnings_of_sharing(&devices);
+    warnings
+        .extend(tiers.iter().zip(&capabilities).flat_map(|(tier, can)| tier_candidates::warnings_of_one(tier, can)));
     let id = VolumeId::from_random(random_bytes()?);
     let metadata_region = arguments.metadata_region.as_ref().map(std::path::absolute).transpose()?;
     metadata_region.as_deref().map_or(Ok(()), metadata::check_region)?;
@@ -172,9 +173,9 @@ fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
     let mut members = Vec::new();
     for tier in &config.tiers {
         undo.made.push(config::private_directory(&tier.path));
-        let open = PosixTier::prepare(&tier.path, tiers::open_options(tier, Access::ReadWrite))
+        let open = PosixTier::prepare(&tier.path, polymux_config::tiers::open_options(tier, Access::ReadWrite))
             .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
-        members.push(tiers::member(tier, Arc::new(open))?);
+        members.push(polymux_config::tiers::member(tier, Arc::new(open))?);
     }
     undo.made.extend(config.options.metadata_region.clone());
     let store = metadata::open(config, OpenMode::CreateNew, None)?;
@@ -197,15 +198,6 @@ fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
     config.write_new(config_path)?;
     undo.keep();
     Ok(())
-}
-
-/// Bytes from the kernel's random source.
-pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("cannot read /dev/urandom")?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -10,9 +10,7 @@
 //!   only before it mounts.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -20,13 +18,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{
-    Access, BackgroundThreads, FileSystem, KernelConnection, MOVERS_DEFAULT, MissingTiers, MountOptions, Parts,
-    TierPresence,
-};
+use polymux_config::config::VolumeConfig;
+use polymux_config::config_format::Movers;
+use polymux_config::lock::{UseOfVolume, VolumeLock};
+use polymux_config::metadata_copy::{self, Metadata};
+use polymux_config::opening;
+use polymux_config::registry::Registry;
+use polymux_config::steering_config;
+use polymux_config::tiers::AskedBy;
+use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, MOVERS_DEFAULT, MissingTiers};
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
-use polymux_types::SystemClock;
 use polymux_types::sync::RwLock;
 use rustix::mount::UnmountFlags;
 use rustix::process::Resource;
@@ -34,34 +36,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::client;
-use crate::config::VolumeConfig;
-use crate::config_format::Movers;
 use crate::control::ControlServer;
-use crate::create;
 use crate::daemonize::{self, Readiness};
 use crate::logging;
-use crate::metadata_copy::{self, Metadata};
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::{MountTable, is_polymux};
-use crate::process_end::{HOLDER_MARK, ProcessEnd};
-use crate::registry::Registry;
 use crate::report::DaemonView;
-use crate::steering_config;
 use crate::supervised::{self, Supervised};
 use crate::supervision::link::Link;
-use crate::tiers;
+use crate::tier_candidates;
 
 /// How long files may stay open after a signal before the daemon ends all the same.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the last of the work may hang in a tier that does not answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a mount waits for an earlier daemon of the volume that is just ending.
-const HOLDER_PATIENCE: Duration = Duration::from_secs(3);
-
-/// Prefix of the reason in the lock of a volume that did not end cleanly.
-pub const UNCLEAN_END: &str = "ended uncleanly: ";
 
 /// Receiver of the report that the volume is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +164,7 @@ impl VolumeToServe<'_> {
     fn open(self, mut config: VolumeConfig, connection: KernelConnection) -> Result<Opened> {
         let Self { config_path, mount_point, .. } = self;
         let mut warnings = Vec::new();
-        let mut options = self.options.clone();
+        let mut options = self.options.volume.clone();
         match connection {
             KernelConnection::New => {
                 warnings = detach_dead_mount(&config.name, mount_point)?;
@@ -189,18 +178,20 @@ impl VolumeToServe<'_> {
             }
         }
         prepare_process();
-        let from_copy = metadata_copy::take_over(&config, config_path, &options)?;
+        let from_copy = metadata_copy::take_over(&config, config_path, &options, AskedBy::Process)?;
         if let Some((note, changed)) = &from_copy {
             warnings.push(note.clone());
             config = changed.clone();
         }
         warnings.extend(config.steering.warnings());
-        let (file_system, metadata) = open_file_system(&config, &options, connection, &mut warnings)?;
+        let opened = opening::open(&config, &options, connection, AskedBy::Process)?;
+        warnings.extend(opened.warnings);
         if from_copy.is_some() {
             // The store is beside it now, and newer.
             let _ = std::fs::remove_dir_all(config.copy_directory(config.metadata));
         }
-        let opened = Opened { config, file_system: Arc::new(file_system), metadata, warnings, connection };
+        let (file_system, metadata) = (Arc::new(opened.file_system), opened.metadata);
+        let opened = Opened { config, file_system, metadata, warnings, connection };
         steering_config::apply(&opened.config, &opened.file_system).inspect_err(|_| opened.end())?;
         Ok(opened)
     }
@@ -209,11 +200,11 @@ impl VolumeToServe<'_> {
     fn lock(self, name: &str, mut supervised: Option<&mut Supervised>) -> Result<VolumeLock> {
         self.registry.make_runtime_directory()?;
         if let Some(inherited) = supervised.as_mut().and_then(|supervised| supervised.take_lock()) {
-            return VolumeLock::held(inherited.into(), self.mount_point);
+            return VolumeLock::held(inherited.into(), UseOfVolume::Mounted(self.mount_point));
         }
-        let lock = VolumeLock::take(&self.registry.lock_path(name), name, self.mount_point)?;
+        let lock = VolumeLock::take(&self.registry.lock_path(name), name, UseOfVolume::Mounted(self.mount_point))?;
         if let Some(supervised) = supervised {
-            supervised.link().keep_lock(lock.file.as_fd()).context("the supervisor of this mount")?;
+            supervised.link().keep_lock(lock.as_fd()).context("the supervisor of this mount")?;
         }
         Ok(lock)
     }
@@ -454,72 +445,6 @@ fn watch_signals(sender: Sender<Event>) -> Result<()> {
     Ok(())
 }
 
-/// The lock that keeps a second daemon of the same volume away; the file says who holds it.
-struct VolumeLock {
-    file: File,
-}
-
-impl VolumeLock {
-    fn take(path: &Path, name: &str, mount_point: &Path) -> Result<Self> {
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .with_context(|| format!("cannot open {}", path.display()))?;
-        // A daemon that was killed may be ending still, and `umount` holds a shared lock while it looks whether one is gone.
-        let start = Instant::now();
-        let mut is_free = file.try_lock().is_ok();
-        while !is_free && start.elapsed() < HOLDER_PATIENCE {
-            thread::sleep(Duration::from_millis(25));
-            is_free = file.try_lock().is_ok();
-        }
-        let mut holder = String::new();
-        file.read_to_string(&mut holder)?;
-        if !is_free {
-            bail!("volume `{name}` is mounted already {}", holder.trim());
-        }
-        // The locks of the tiers end with the process that had this one.
-        if let Some(ending) = ProcessEnd::of_holder(&holder)
-            && !ending.is_over_within(HOLDER_PATIENCE)
-        {
-            log::warn!("volume `{name}`: process {} of its last daemon has not ended", ending.id());
-        }
-        Self::held(file, mount_point)
-    }
-
-    /// The lock in a file that is locked already, by this process or by an earlier daemon whose supervisor kept it. Notes which process
-    /// serves the volume.
-    fn held(mut file: File, mount_point: &Path) -> Result<Self> {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "on {} {HOLDER_MARK}{}", mount_point.display(), std::process::id())?;
-        Ok(Self { file })
-    }
-
-    /// Records why this daemon did not end cleanly, for processes that wait for its end.
-    fn note_unclean(&self, reason: &str) {
-        note_unclean(&self.file, reason);
-    }
-
-    /// Lets go of it before the process ends.
-    fn release(&self) {
-        if let Err(error) = self.file.unlock() {
-            log::error!("the lock of the volume stays until the process is gone: {error}");
-        }
-    }
-}
-
-/// Writes to the locked file of a volume why its daemon did not end cleanly, for processes that wait for its end.
-pub fn note_unclean(mut file: &File, reason: &str) {
-    let written = file.set_len(0).and_then(|()| file.rewind());
-    if let Err(error) = written.and_then(|()| writeln!(file, "{UNCLEAN_END}{reason}")) {
-        log::debug!("the reason of the unclean end cannot be written: {error}");
-    }
-}
-
 /// Whether the file system at a mount point answers. Asked for its free space, which the kernel keeps no copy of, as it does of names and attributes.
 fn is_answered(mount_point: &Path) -> bool {
     rustix::fs::statvfs(mount_point).is_ok()
@@ -554,7 +479,7 @@ fn check_mount_point(config: &VolumeConfig, mount_point: &Path) -> Result<()> {
     if let Some(mount) = MountTable::read()?.at(&canonical).filter(|mount| mount.file_system != "autofs") {
         bail!("mount point {place} is in use: {} ({}) is mounted there", mount.source, mount.file_system);
     }
-    tiers::check_mount_point(&config.tiers, &canonical)
+    tier_candidates::check_mount_point(&config.tiers, &canonical)
 }
 
 /// Kernel settings of the daemon process; each is an improvement, none is required.
@@ -568,45 +493,4 @@ pub fn prepare_process() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         log::debug!("not marked as an I/O flusher: {error}");
     }
-}
-
-/// Opens a volume for service, without a mount point; warnings are added to `warnings`.
-pub fn open_file_system(
-    config: &VolumeConfig,
-    options: &RequestedOptions,
-    connection: KernelConnection,
-    warnings: &mut Vec<String>,
-) -> Result<(FileSystem, Metadata)> {
-    let mount_options = MountOptions { connection, ..options.for_file_system(config) };
-    let patience = Duration::from_secs(u64::from(config.options.tier_wait.unwrap_or(0)));
-    let members = tiers::open_all_within(config, mount_options.access, patience)?;
-    tiers::check_members(config, &members, mount_options.missing)?;
-    let mut devices = Vec::new();
-    for member in &members {
-        match &member.presence {
-            TierPresence::Present(tier) => {
-                devices.push((member.name.clone(), tier.capabilities().device));
-            }
-            TierPresence::Missing(reason) => {
-                warnings.push(format!("tier `{}` is missing: {reason}", member.name));
-            }
-        }
-    }
-    warnings.extend(tiers::warnings_of_sharing(&devices));
-    let metadata = Metadata::open(config, options, &members)?;
-    warnings.extend(metadata.recovery.iter().cloned());
-    let parts = Parts {
-        name: config.name.clone(),
-        tiers: members,
-        store: metadata.store(),
-        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
-        clock: Arc::new(SystemClock::new()),
-        seed: u64::from_le_bytes(create::random_bytes()?),
-    };
-    let file_system =
-        FileSystem::mount(parts, mount_options).map_err(|error| metadata.error_of_mounting(config, error))?;
-    if mount_options.access == Access::ReadOnly {
-        log::info!("volume `{}` is opened read-only", config.name);
-    }
-    Ok((file_system, metadata))
 }

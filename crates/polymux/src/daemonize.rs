@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::mount_options::RequestedOptions;
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// A message of a daemon to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]

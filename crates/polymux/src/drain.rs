@@ -18,7 +18,7 @@ use crate::output;
 use crate::pause;
 use crate::progress::{Progress, Reading};
 use crate::protocol::{DrainReport, MovesReport, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Time between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

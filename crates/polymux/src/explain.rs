@@ -17,7 +17,7 @@ use crate::protocol::{
     Answer, ExplainReport, ExplainedGrowth, ExplainedRange, JobPhase, JobReport, Request, SteeredBy,
 };
 use crate::rate;
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Most ranges of a file that the text output lists; JSON has all.
 const RANGES_SHOWN_MAX: usize = 40;

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::request::OpenRequest;
+use polymux_config::tiers::{self, AskedBy};
 use polymux_fs::{
     Access, CheckMode, CheckProgress, FileSystem, MissingTiers, Parts, TierMember, TierPresence, VolumeCheck,
     VolumeError,
@@ -28,16 +30,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::{FsckArguments, output_format};
 use crate::client;
-use crate::config::VolumeConfig;
-use crate::create::random_bytes;
-use crate::metadata;
-use crate::metadata_copy::{Metadata, with_hint};
-use crate::mount_options::RequestedOptions;
 use crate::output;
 use crate::progress::StepLine;
 use crate::protocol::{Answer, Request};
-use crate::registry::{Registry, VolumeReference};
-use crate::tiers;
+use polymux_config::config::VolumeConfig;
+use polymux_config::metadata;
+use polymux_config::metadata_copy::{Metadata, with_hint};
+use polymux_config::random::random_bytes;
+use polymux_config::registry::{Registry, VolumeReference};
 
 pub use self::report::{FsckReport, report_of};
 
@@ -158,21 +158,20 @@ fn pass(config: &VolumeConfig, mode: CheckMode, cancelled: &AtomicBool) -> Resul
         if cancelled.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let access = if mode == CheckMode::Repair { Access::ReadWrite } else { Access::ReadOnly };
-    let members = tiers::open_all(config, access)?;
+    let members = tiers::open_all(config, access, AskedBy::Process)?;
     refuse_without_metadata(config, &members)?;
-    let options =
-        RequestedOptions { access: Some(access), missing: Some(MissingTiers::Degraded), ..RequestedOptions::default() };
+    let request = OpenRequest { access: Some(access), missing: Some(MissingTiers::Degraded), ..OpenRequest::default() };
     let view = verified_store(config)?;
     let checked = match mode {
         CheckMode::Report => {
             let parts = parts_of(config, members, Arc::new(view))?;
-            FileSystem::check(parts, options.for_file_system(config), mode, &mut on_progress)
+            FileSystem::check(parts, request.mount_options(config), mode, &mut on_progress)
         }
         CheckMode::Repair => {
             drop(view);
-            let metadata = Metadata::open(config, &options, &members)?;
+            let metadata = Metadata::open(config, &request, &members)?;
             let parts = parts_of(config, members, metadata.store())?;
-            let checked = FileSystem::check(parts, options.for_file_system(config), mode, &mut on_progress);
+            let checked = FileSystem::check(parts, request.mount_options(config), mode, &mut on_progress);
             metadata.writable().inspect(|store| store.finish_copy());
             checked
         }

@@ -11,11 +11,11 @@ use serde_json::json;
 
 use crate::cli::OutputFormat;
 use crate::output;
-use crate::tiers;
+use crate::tier_candidates;
 
 /// Shows the label of a tier.
 pub fn label(tier: &Path, format: OutputFormat) -> Result<()> {
-    let label = tiers::read_label(tier)?;
+    let label = tier_candidates::read_label(tier)?;
     match format {
         OutputFormat::Json => output::json(&json!({
             "path": tier,

@@ -12,9 +12,6 @@ mod advise;
 mod bench;
 mod cli;
 mod client;
-mod config;
-mod config_edit;
-mod config_format;
 mod control;
 mod create;
 mod daemon;
@@ -25,39 +22,34 @@ mod file_map;
 mod fsck;
 mod inspect;
 mod logging;
-mod metadata;
-mod metadata_copy;
+mod metadata_report;
 mod migrate;
 mod mount;
 mod mount_helper;
 mod mount_options;
 mod mount_table;
 mod moves_view;
-mod names;
 mod output;
 mod pause;
 mod pins;
 mod plan;
 mod policies;
 mod policy_edit;
-mod process_end;
 mod progress;
 mod protocol;
 mod rate;
 mod rebuild;
-mod registry;
 mod remount;
 mod report;
 mod status;
-mod steering_config;
 mod steering_view;
 mod supervised;
 mod supervision;
 mod tier_admin;
+mod tier_candidates;
 mod tier_events;
 mod tier_forget;
 mod tier_measure;
-mod tiers;
 mod top;
 mod try_out;
 mod umount;
@@ -71,9 +63,9 @@ use clap::Parser;
 use polymux_fs::Access;
 
 use crate::cli::{CommandLine, ExtentDetail, InspectSubject, PolicyAction, TierAction, Verb, output_format};
-use crate::registry::Registry;
 use crate::top::TopForm;
 use crate::umount::UnmountMode;
+use polymux_config::registry::Registry;
 
 /// The allocator asks for huge pages, of which each thread would fill one with next to nothing: 50 MB for an idle daemon.
 fn small_pages() {
@@ -121,7 +113,7 @@ fn run_verb(verb: Verb) -> Result<()> {
         }
         Verb::Status { volume, json } => status::run(&registry()?, volume.as_deref(), output_format(json)),
         Verb::AskTier { tier, changes } => {
-            tiers::touch(&tier, if changes { Access::ReadWrite } else { Access::ReadOnly });
+            polymux_config::tiers::touch(&tier, if changes { Access::ReadWrite } else { Access::ReadOnly });
             Ok(())
         }
         Verb::Where { file, tier: Some(tier), limit, json, .. } => {

@@ -22,7 +22,7 @@ use crate::client;
 use crate::mount_table::{MountTable, is_polymux};
 use crate::output;
 use crate::protocol::{Answer, ByteRange, FILES_PER_REQUEST_MAX, JobReport, MigrateReport, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 use walk::{Found, Walk};
 use watch::{Ended, Watched};
 

@@ -4,30 +4,31 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use polymux_config::request::MetadataSource;
 use polymux_fs::{Access, MissingTiers};
 
 use crate::cli::MountArguments;
 use crate::client;
-use crate::config::VolumeConfig;
 use crate::daemon::{self, ReadinessReport};
 use crate::daemonize::{self, DaemonArguments};
 use crate::logging;
-use crate::mount_options::{MetadataSource, RequestedOptions, Supervisor};
+use crate::mount_options::{RequestedOptions, Supervisor};
 use crate::output;
-use crate::registry::{Registry, VolumeReference};
 use crate::supervision::{self, DaemonCommand};
+use polymux_config::config::VolumeConfig;
+use polymux_config::registry::{Registry, VolumeReference};
 
 /// Mounts a volume.
 pub fn run(registry: &Registry, arguments: &MountArguments) -> Result<()> {
     let mut options = RequestedOptions::parse(arguments.options.iter().map(String::as_str))?;
     if arguments.read_only {
-        options.access = Some(Access::ReadOnly);
+        options.volume.access = Some(Access::ReadOnly);
     }
     if arguments.degraded {
-        options.missing = Some(MissingTiers::Degraded);
+        options.volume.missing = Some(MissingTiers::Degraded);
     }
     if arguments.from_copy {
-        options.metadata_source = Some(MetadataSource::SecondCopy);
+        options.volume.metadata_source = Some(MetadataSource::SecondCopy);
     }
     let config = registry.config_path(&VolumeReference::parse(&arguments.volume))?;
     if arguments.foreground {

@@ -11,8 +11,8 @@ use anyhow::{Result, anyhow, bail};
 use crate::cli::MountArguments;
 use crate::mount;
 use crate::output;
-use crate::registry::Registry;
 use crate::remount;
+use polymux_config::registry::Registry;
 
 /// Exit codes of mount(8).
 const USAGE: u8 = 1;

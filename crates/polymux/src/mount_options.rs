@@ -4,39 +4,29 @@
 //! mount that silently ignores an option is worse than none.
 
 use anyhow::{Result, bail};
-use polymux_fs::{
-    Access, AccessTimes, BootId, MissingTiers, MountOptions, PageCache, PassthroughUse, Promotion, ReaderLayout,
+use polymux_config::config::VolumeConfig;
+use polymux_config::config_format::{
+    ExtendedAttributesEntry, IoEntry, ProcessorLatencyEntry, SupervisorEntry, TransportEntry,
 };
+use polymux_config::request::{MetadataSource, OpenRequest};
+use polymux_fs::{Access, AccessTimes, MissingTiers, MountOptions, PageCache, PassthroughUse};
 use polymux_fuse::{ExtendedAttributes, FuseOptions, IoStyle, MountFlags, ProcessorLatency, Sharing, Transport};
-
-use crate::config::VolumeConfig;
-use crate::config_format::{SupervisorEntry, TransportEntry};
 
 /// Options from the command line; `None` leaves one to the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedOptions {
-    /// Read-only or not.
-    pub access: Option<Access>,
+    /// How the volume is opened.
+    pub volume: OpenRequest,
     /// For all users or the owner.
     pub sharing: Option<Sharing>,
-    /// Whether access times change.
-    pub access_times: Option<AccessTimes>,
     /// Restrictions on the files of the mount.
     pub restrictions: Restrictions,
-    /// Behaviour when a tier is missing.
-    pub missing: Option<MissingTiers>,
     /// How reads and writes are shared with the kernel.
     pub io: Option<IoStyle>,
     /// Whether the mount outlives its daemon.
     pub supervisor: Option<Supervisor>,
-    /// Which files the kernel may use directly.
-    pub passthrough: Option<PassthroughUse>,
-    /// Whether the kernel keeps pages of the others.
-    pub page_cache: Option<PageCache>,
     /// Whether files have extended attributes.
     pub extended_attributes: Option<ExtendedAttributes>,
-    /// Source of the metadata store.
-    pub metadata_source: Option<MetadataSource>,
 }
 
 /// Mount flags set and cleared for files of a mount. Both sets are disjoint; a flag in neither is left to the default.
@@ -108,6 +98,32 @@ fn why_refused(option: &str) -> Option<&'static str> {
     })
 }
 
+/// How reads and writes are shared with the kernel, as the configuration says.
+const fn io_style(entry: IoEntry) -> IoStyle {
+    match entry {
+        IoEntry::Auto => IoStyle::Auto,
+        IoEntry::Passthrough => IoStyle::Passthrough,
+        IoEntry::WriteBack => IoStyle::WriteBack,
+    }
+}
+
+/// Whether files have extended attributes, as the configuration says.
+const fn extended_attributes(entry: ExtendedAttributesEntry) -> ExtendedAttributes {
+    match entry {
+        ExtendedAttributesEntry::On => ExtendedAttributes::Kept,
+        ExtendedAttributesEntry::Off => ExtendedAttributes::Refused,
+    }
+}
+
+/// Whether idle processors are kept awake, as the configuration says.
+const fn processor_latency(entry: ProcessorLatencyEntry) -> ProcessorLatency {
+    match entry {
+        ProcessorLatencyEntry::Auto => ProcessorLatency::Auto,
+        ProcessorLatencyEntry::Low => ProcessorLatency::Low,
+        ProcessorLatencyEntry::System => ProcessorLatency::System,
+    }
+}
+
 /// Whether a second process keeps a mount, so that the death of its daemon costs programs a pause (docs/design/0037).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supervisor {
@@ -124,20 +140,6 @@ impl From<SupervisorEntry> for Supervisor {
             SupervisorEntry::Off => Self::Off,
         }
     }
-}
-
-/// Source of the metadata store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetadataSource {
-    /// The store is lost or damaged, and is made anew from its second copy.
-    SecondCopy,
-}
-
-/// The present boot of this kernel. Where it cannot be read, all boots count as one: memory left from before is examined.
-pub fn present_boot() -> BootId {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    BootId(u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes())
 }
 
 impl RequestedOptions {
@@ -158,24 +160,24 @@ impl RequestedOptions {
             bail!("mount option `{option}` is not offered: {instead}");
         }
         match option {
-            "ro" => self.access = Some(Access::ReadOnly),
-            "rw" => self.access = Some(Access::ReadWrite),
+            "ro" => self.volume.access = Some(Access::ReadOnly),
+            "rw" => self.volume.access = Some(Access::ReadWrite),
             "allow_other" => self.sharing = Some(Sharing::Everybody),
-            "noatime" => self.access_times = Some(AccessTimes::Never),
-            "relatime" | "atime" => self.access_times = Some(AccessTimes::Relative),
+            "noatime" => self.volume.access_times = Some(AccessTimes::Never),
+            "relatime" | "atime" => self.volume.access_times = Some(AccessTimes::Relative),
             // From the command line only; `mount.polymux` refuses it.
-            "from_copy" => self.metadata_source = Some(MetadataSource::SecondCopy),
-            "degraded" => self.missing = Some(MissingTiers::Degraded),
+            "from_copy" => self.volume.metadata_source = Some(MetadataSource::SecondCopy),
+            "degraded" => self.volume.missing = Some(MissingTiers::Degraded),
             "io=auto" => self.io = Some(IoStyle::Auto),
             "io=passthrough" => self.io = Some(IoStyle::Passthrough),
             "io=write-back" => self.io = Some(IoStyle::WriteBack),
             "supervisor=auto" => self.supervisor = Some(Supervisor::Auto),
             "supervisor=off" => self.supervisor = Some(Supervisor::Off),
-            "passthrough=auto" => self.passthrough = Some(PassthroughUse::Auto),
-            "passthrough=read" => self.passthrough = Some(PassthroughUse::Read),
-            "passthrough=off" => self.passthrough = Some(PassthroughUse::Off),
-            "page_cache=on" => self.page_cache = Some(PageCache::On),
-            "page_cache=off" => self.page_cache = Some(PageCache::Off),
+            "passthrough=auto" => self.volume.passthrough = Some(PassthroughUse::Auto),
+            "passthrough=read" => self.volume.passthrough = Some(PassthroughUse::Read),
+            "passthrough=off" => self.volume.passthrough = Some(PassthroughUse::Off),
+            "page_cache=on" => self.volume.page_cache = Some(PageCache::On),
+            "page_cache=off" => self.volume.page_cache = Some(PageCache::Off),
             "extended_attributes=on" => self.extended_attributes = Some(ExtendedAttributes::Kept),
             "extended_attributes=off" => self.extended_attributes = Some(ExtendedAttributes::Refused),
             // For mount(8) and systemd, not for us; of the owners' options mount(8) makes `nosuid,nodev,noexec` as it should.
@@ -192,10 +194,10 @@ impl RequestedOptions {
     /// The list that [`RequestedOptions::parse`] reads back as this.
     pub fn to_list(&self) -> String {
         let options = [
-            self.access.map(|access| if access == Access::ReadOnly { "ro" } else { "rw" }),
+            self.volume.access.map(|access| if access == Access::ReadOnly { "ro" } else { "rw" }),
             self.sharing.filter(|sharing| *sharing == Sharing::Everybody).map(|_| "allow_other"),
-            self.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
-            self.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
+            self.volume.access_times.map(|times| if times == AccessTimes::Never { "noatime" } else { "relatime" }),
+            self.volume.missing.filter(|missing| *missing == MissingTiers::Degraded).map(|_| "degraded"),
             self.io.map(|named| match named {
                 IoStyle::Auto => "io=auto",
                 IoStyle::Passthrough => "io=passthrough",
@@ -205,60 +207,19 @@ impl RequestedOptions {
                 Supervisor::Auto => "supervisor=auto",
                 Supervisor::Off => "supervisor=off",
             }),
-            self.passthrough.map(|named| match named {
+            self.volume.passthrough.map(|named| match named {
                 PassthroughUse::Auto => "passthrough=auto",
                 PassthroughUse::Read => "passthrough=read",
                 PassthroughUse::Off => "passthrough=off",
             }),
-            self.page_cache.map(|kept| if kept == PageCache::On { "page_cache=on" } else { "page_cache=off" }),
+            self.volume.page_cache.map(|kept| if kept == PageCache::On { "page_cache=on" } else { "page_cache=off" }),
             self.extended_attributes.map(|named| match named {
                 ExtendedAttributes::Kept => "extended_attributes=on",
                 ExtendedAttributes::Refused => "extended_attributes=off",
             }),
-            self.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
+            self.volume.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
         ];
         options.into_iter().flatten().chain(self.restrictions.to_list()).collect::<Vec<_>>().join(",")
-    }
-
-    /// Options for the file system.
-    pub fn for_file_system(&self, config: &VolumeConfig) -> MountOptions {
-        let mut options = MountOptions::default();
-        if config.options.noatime == Some(true) {
-            options.access_times = AccessTimes::Never;
-        }
-        options.access = self.access.unwrap_or(options.access);
-        options.access_times = self.access_times.unwrap_or(options.access_times);
-        options.missing = self.missing.unwrap_or(options.missing);
-        options.sync_on_replace = config.options.sync_on_replace.unwrap_or(options.sync_on_replace);
-        if let Some(seconds) = config.options.flush_interval {
-            options.flush_interval_ms = seconds.saturating_mul(1000);
-        }
-        if let Some(seconds) = config.options.hang_after {
-            options.hang_after_ms = seconds.saturating_mul(1000);
-        }
-        options.reader_layout = config.options.reader_layout.map_or(options.reader_layout, ReaderLayout::from);
-        options.promotion = config.options.promotion.map_or(options.promotion, Promotion::from);
-        if let Some(milliseconds) = config.options.deferral_ms_max {
-            options.deferral_ms_max = milliseconds.0;
-        }
-        if let Some(seconds) = config.options.stamp_delay {
-            options.stamp_delay_ms = seconds.saturating_mul(1000);
-        }
-        let of_config = config.options.passthrough.map(PassthroughUse::from);
-        options.passthrough = self.passthrough.or(of_config).unwrap_or(options.passthrough);
-        let of_config = config.options.page_cache.map(PageCache::from);
-        options.page_cache = self.page_cache.or(of_config).unwrap_or(options.page_cache);
-        options.boot = present_boot();
-        if let Some(size) = config.options.inline_size_max {
-            options.inline_size_max = u32::try_from(size.0.0).unwrap_or(u32::MAX);
-        }
-        if let Some(half_life) = &config.options.heat_half_life {
-            options.heat_half_life_seconds = u32::try_from(half_life.seconds).unwrap_or(u32::MAX);
-        }
-        if let Some(size) = config.options.heat_memory {
-            options.heat_memory_bytes = size.0.0;
-        }
-        options
     }
 
     /// Whether a supervisor is to keep the mount. Only then it is started; whether it can is known once the kernel was asked.
@@ -272,9 +233,9 @@ impl RequestedOptions {
 
     /// How reads and writes are shared with the kernel. `auto` gives way to options that exist only without collected writes.
     fn io_style(&self, config: &VolumeConfig) -> IoStyle {
-        let asked = self.io.or(config.options.io.map(IoStyle::from)).unwrap_or_default();
-        let has_no_pages = self.for_file_system(config).page_cache == PageCache::Off;
-        let names_passthrough = self.passthrough.is_some() || config.options.passthrough.is_some();
+        let asked = self.io.or(config.options.io.map(io_style)).unwrap_or_default();
+        let has_no_pages = self.volume.mount_options(config).page_cache == PageCache::Off;
+        let names_passthrough = self.volume.passthrough.is_some() || config.options.passthrough.is_some();
         let names_rings = config.options.transport == Some(TransportEntry::IoUring);
         match asked {
             IoStyle::WriteBack if has_no_pages => {
@@ -288,7 +249,7 @@ impl RequestedOptions {
 
     /// Options for the kernel.
     pub fn for_kernel(&self, config: &VolumeConfig) -> FuseOptions {
-        let access = self.access.unwrap_or(MountOptions::default().access);
+        let access = self.volume.access.unwrap_or(MountOptions::default().access);
         let mut options = FuseOptions::new(config.name.clone(), access);
         if let Some(allow_other) = config.options.allow_other {
             options.sharing = if allow_other { Sharing::Everybody } else { Sharing::OwnerOnly };
@@ -304,9 +265,9 @@ impl RequestedOptions {
             Some(TransportEntry::IoUring) => Transport::IoUring,
         };
         options.processor_latency =
-            config.options.processor_latency.map_or(options.processor_latency, ProcessorLatency::from);
+            config.options.processor_latency.map_or(options.processor_latency, processor_latency);
         options.io = self.io_style(config);
-        let of_config = config.options.extended_attributes.map(ExtendedAttributes::from);
+        let of_config = config.options.extended_attributes.map(extended_attributes);
         options.extended_attributes = self.extended_attributes.or(of_config).unwrap_or(options.extended_attributes);
         options
     }
@@ -323,9 +284,9 @@ mod tests {
             "noatime,nofail,x-systemd.requires=/mnt,_netdev,user,noauto,exec,,nodev",
         ])
         .unwrap();
-        assert_eq!(requested.access, Some(Access::ReadOnly), "the later of rw and ro counts");
+        assert_eq!(requested.volume.access, Some(Access::ReadOnly), "the later of rw and ro counts");
         assert_eq!(requested.sharing, Some(Sharing::Everybody));
-        assert_eq!(requested.access_times, Some(AccessTimes::Never));
+        assert_eq!(requested.volume.access_times, Some(AccessTimes::Never));
         assert_eq!(requested.restrictions.on, MountFlags::NODEV);
         assert_eq!(requested.restrictions.off, MountFlags::NOEXEC);
     }

@@ -9,7 +9,7 @@ use crate::cli::OutputFormat;
 use crate::client;
 use crate::output;
 use crate::protocol::{Answer, MovesReport, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Lets the movers of a volume rest.
 pub fn pause(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::client;
 use crate::migrate::Places;
 use crate::output::{self, Table};
 use crate::protocol::{Answer, FILES_PER_REQUEST_MAX, PinsReport, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// The output of `pin --json` and `unpin --json`.
 #[derive(Debug, Serialize)]

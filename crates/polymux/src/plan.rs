@@ -11,8 +11,8 @@ use crate::client;
 use crate::output::{self, Table};
 use crate::protocol::{Answer, PlanReport, PlannedFile, Request};
 use crate::rate;
-use crate::registry::Registry;
 use crate::steering_view;
+use polymux_config::registry::Registry;
 
 /// Files that are listed for people; JSON has more.
 const FILES_SHOWN_MAX: usize = 10;

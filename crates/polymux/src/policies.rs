@@ -9,12 +9,12 @@ use anyhow::{Result, bail};
 
 use crate::cli::{OutputFormat, PolicySetArguments, output_format};
 use crate::client;
-use crate::config::VolumeConfig;
 use crate::output::{self, Table};
 use crate::policy_edit;
 use crate::protocol::{Answer, PoliciesReport, PolicyChange, Request, RuleReport};
-use crate::registry::{Registry, VolumeReference};
 use crate::steering_view;
+use polymux_config::config::VolumeConfig;
+use polymux_config::registry::{Registry, VolumeReference};
 
 /// Shows policies and rules.
 pub fn list(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()> {

@@ -8,10 +8,10 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
-use crate::config::VolumeConfig;
-use crate::config_edit;
-use crate::config_format::{PolicyName, RuleEntry, VolumeFile};
 use crate::protocol::PolicyChange;
+use polymux_config::config::VolumeConfig;
+use polymux_config::config_edit;
+use polymux_config::config_format::{PolicyName, RuleEntry, VolumeFile};
 
 /// Changes the file, and returns its new content.
 pub fn change(path: &Path, change: &PolicyChange) -> Result<VolumeConfig> {

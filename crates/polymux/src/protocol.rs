@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use polymux_fs::CheckProgress;
 use serde::{Deserialize, Serialize};
 
-use crate::config_format::TierEntry;
 use crate::fsck::FsckReport;
+use polymux_config::config_format::TierEntry;
 
 pub use moves::{
     ByteRange, DrainReport, JobPhase, JobReport, JobsReport, MigrateReport, MovesReport, MovesSummary, RefusedFile,
@@ -657,7 +657,7 @@ mod tests {
     #[test]
     fn requests_are_one_line_and_unknown_ones_are_refused() {
         let add = Request::TierAdd {
-            tier: crate::config::TierConfig::new("new", "/x".into()).to_entry(),
+            tier: polymux_config::config::TierConfig::new("new", "/x".into()).to_entry(),
             place: TierPlace::Before("slow".to_owned()),
             volatile_for_tests: false,
         };

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::tiers::{self, AskedBy};
 use polymux_fs::{
     Access, FileSystem, NewVolume, RebuildProgress, RebuildSource, TierMember, TierPresence, VolumeError,
 };
@@ -28,13 +29,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::{RebuildArguments, output_format};
 use crate::client;
-use crate::config::VolumeConfig;
-use crate::metadata;
-use crate::metadata_copy;
 use crate::progress::StepLine;
 use crate::protocol::Request;
-use crate::registry::{Registry, VolumeReference};
-use crate::tiers;
+use polymux_config::config::VolumeConfig;
+use polymux_config::metadata;
+use polymux_config::metadata_copy;
+use polymux_config::registry::{Registry, VolumeReference};
 
 use self::report::RebuildOutput;
 
@@ -56,7 +56,7 @@ pub fn run(registry: &Registry, arguments: &RebuildArguments) -> Result<()> {
     }
     let mode = if arguments.no { Mode::Report } else { Mode::Make };
     let access = if mode == Mode::Make { Access::ReadWrite } else { Access::ReadOnly };
-    let members = tiers::open_all(&config, access)?;
+    let members = tiers::open_all(&config, access, AskedBy::Process)?;
     refuse_missing(&config, &path, &members)?;
     refuse_what_is_better(&config, arguments)?;
     if mode == Mode::Make && !arguments.yes {

@@ -9,6 +9,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::request::OpenRequest;
 use polymux_fs::Access;
 use polymux_fuse::MountFlags;
 use rustix::fs::StatVfsMountFlags;
@@ -17,7 +18,7 @@ use crate::client;
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::{MountTable, is_polymux};
 use crate::protocol::{Answer, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// The option itself.
 const REMOUNT: &str = "remount";
@@ -43,12 +44,13 @@ fn requested(lists: &[String]) -> Result<RequestedOptions> {
     let changes = split(lists).filter(|option| *option != REMOUNT && !is_of_mount_table(option));
     let requested = RequestedOptions::parse(changes)?;
     let of_kernel = RequestedOptions {
-        access: requested.access,
+        volume: OpenRequest { access: requested.volume.access, ..OpenRequest::default() },
         restrictions: requested.restrictions,
         ..RequestedOptions::default()
     };
     if requested != of_kernel {
-        let others = RequestedOptions { access: None, restrictions: Default::default(), ..requested };
+        let volume = OpenRequest { access: None, ..requested.volume };
+        let others = RequestedOptions { volume, restrictions: Default::default(), ..requested };
         bail!("`{}` cannot be changed while the volume is mounted: unmount it, and mount it again", others.to_list());
     }
     Ok(requested)
@@ -82,7 +84,7 @@ pub fn run(registry: &Registry, mount_point: &Path, lists: &[String]) -> Result<
         .filter(|mount| is_polymux(mount))
         .cloned()
         .ok_or_else(|| anyhow!("no volume is mounted on {}", place.display()))?;
-    if requested.access == Some(Access::ReadWrite)
+    if requested.volume.access == Some(Access::ReadWrite)
         && let Some(Answer::Status(status)) = client::ask(registry, &mount.source, &Request::Status)?
         && status.read_only
     {
@@ -93,7 +95,7 @@ pub fn run(registry: &Registry, mount_point: &Path, lists: &[String]) -> Result<
     }
     let present = present_flags(rustix::fs::statvfs(&place)?.f_flag);
     let mut flags = requested.restrictions.over(present);
-    match requested.access {
+    match requested.volume.access {
         Some(Access::ReadOnly) => flags |= MountFlags::RDONLY,
         Some(Access::ReadWrite) => flags -= MountFlags::RDONLY,
         None => {}
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn what_mount_repeats_from_its_table_changes_nothing() {
         let found = of("rw,remount,ro,relatime,user_id=0,group_id=0,default_permissions,allow_other,noexec").unwrap();
-        assert_eq!(found.access, Some(Access::ReadOnly));
+        assert_eq!(found.volume.access, Some(Access::ReadOnly));
         assert_eq!(found.restrictions.on, MountFlags::NOEXEC);
     }
 

@@ -13,14 +13,15 @@ use polymux_tier::{Capabilities, Guarantee};
 use polymux_types::Ino;
 use polymux_types::sync::RwLock;
 
-use crate::config::VolumeConfig;
 use crate::fsck::{self, FsckReport};
-use crate::metadata_copy::Metadata;
+use crate::metadata_report;
 use crate::protocol::{
     DeferralReport, ExtentReport, IdleProcessorsReport, LaneReport, ProfileReport, ShareReport, SmallReadsReport,
     SpaceReport, StatusReport, TierFileReport, TierFilesReport, TierReport, WaitClass, WhereReport,
 };
 use crate::tier_forget;
+use polymux_config::config::VolumeConfig;
+use polymux_config::metadata_copy::Metadata;
 
 /// Files with lost bytes that a status names.
 const DAMAGED_LISTED_MAX: usize = 10;
@@ -87,8 +88,8 @@ impl DaemonView {
             messages: to_map(self.connection.messages.totals()),
             metadata_tier: config.tiers[config.metadata].name.clone(),
             metadata_bytes: status.metadata_bytes,
-            metadata_store: self.metadata.store_report(),
-            metadata_copy: self.metadata.copy_report(),
+            metadata_store: metadata_report::of_store(&self.metadata),
+            metadata_copy: metadata_report::of_copy(&self.metadata),
             tiers: status.tiers.iter().map(|tier| tier_report(&config, tier)).collect(),
             space: space.map(|space| SpaceReport { total: space.total, free: space.free, available: space.available }),
             inodes_cached: status.inodes_cached,

@@ -11,7 +11,7 @@ use crate::protocol::{
     Answer, DamagedFilesReport, DeferralReport, DrainReport, IdleProcessorsReport, MetadataCopyReport,
     MetadataStoreReport, MovesSummary, Request, StatusReport, TierReport,
 };
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Shows one volume, or all that are mounted or configured.
 pub fn run(registry: &Registry, volume: Option<&str>, format: OutputFormat) -> Result<()> {

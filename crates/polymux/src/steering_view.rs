@@ -7,9 +7,6 @@ use anyhow::{Result, anyhow, bail};
 use polymux_fs::{MoveRefusal, PolicyKind, RuleCounts};
 use polymux_types::{ByteSize, Ino};
 
-use crate::config::VolumeConfig;
-use crate::config_format::rules::Account;
-use crate::config_format::{PolicyName, RuleEntry};
 use crate::output;
 use crate::policy_edit;
 use crate::protocol::{
@@ -19,6 +16,9 @@ use crate::protocol::{
 };
 use crate::report::DaemonView;
 use crate::tier_events;
+use polymux_config::config::VolumeConfig;
+use polymux_config::config_format::rules::Account;
+use polymux_config::config_format::{PolicyName, RuleEntry};
 
 /// Files that are looked at to count those of each rule, so that the answer comes soon.
 const FILES_COUNTED_MAX: u64 = 200_000;

@@ -191,7 +191,7 @@ impl Supervisor<'_> {
     fn note_end_without_daemon(&self) {
         if let Some(lock) = &self.kept.lock().lock {
             let reason = "its daemon had died, and no other one served it yet; the next mount recovers it";
-            crate::daemon::note_unclean(lock, reason);
+            polymux_config::lock::note_unclean(lock, reason);
         }
     }
 

@@ -10,9 +10,9 @@ use crate::client;
 use crate::create;
 use crate::output::{self, Table};
 use crate::protocol::{Answer, ProfileReport, Request, TierPlace, TierReport};
-use crate::registry::Registry;
 use crate::status;
 use crate::tier_measure;
+use polymux_config::registry::Registry;
 
 /// Takes a tier into a volume.
 pub fn add(registry: &Registry, arguments: &TierAddArguments) -> Result<()> {

@@ -17,13 +17,13 @@ use polymux_fs::{Access, VolumeError};
 use polymux_tier::{BytesUsed, PosixTier, PosixTierOptions, Tier};
 use polymux_types::sync::Mutex;
 
-use crate::config::{self, TierConfig, VolumeConfig};
-use crate::config_edit;
-use crate::config_format::TierEntry;
 use crate::protocol::{TierChange, TierPlace};
 use crate::report::DaemonView;
-use crate::steering_config;
-use crate::tiers::{self, VolatileTiers};
+use crate::tier_candidates::{self, VolatileTiers};
+use polymux_config::config::{self, TierConfig, VolumeConfig};
+use polymux_config::config_edit;
+use polymux_config::config_format::TierEntry;
+use polymux_config::steering_config;
 
 /// One event at a time; the configuration can be read meanwhile.
 pub static EVENT: Mutex<()> = Mutex::new(());
@@ -36,7 +36,7 @@ pub fn add(view: &DaemonView, entry: &TierEntry, place: &TierPlace, volatile: Vo
     let position = position_of(&config, place)?;
     let mut warnings = check(view, &config, &tier, position)?;
     let (open, is_new) = open(view, &config, &tier, volatile, &mut warnings)?;
-    let joined = tiers::member(&tier, Arc::clone(&open)).and_then(|member| {
+    let joined = polymux_config::tiers::member(&tier, Arc::clone(&open)).and_then(|member| {
         let write =
             || config_edit::insert_tier(&view.config_path, position, entry).map_err(|error| format!("{error:#}"));
         Ok(view.file_system.add_tier(member, position, write)?)
@@ -165,8 +165,8 @@ fn check(view: &DaemonView, config: &VolumeConfig, tier: &TierConfig, position: 
     let mut all = config.tiers.clone();
     all.insert(position, tier.clone());
     config::check_tiers(&all).map_err(|wrong| wrong.error)?;
-    tiers::check_nesting(&all)?;
-    tiers::check_mount_point(std::slice::from_ref(tier), &view.mount_point)?;
+    tier_candidates::check_nesting(&all)?;
+    tier_candidates::check_mount_point(std::slice::from_ref(tier), &view.mount_point)?;
     // The file may have been changed since the volume was mounted.
     let written = VolumeConfig::read(&view.config_path)?;
     let names = |config: &VolumeConfig| config.tiers.iter().map(|tier| tier.name.clone()).collect::<Vec<_>>();
@@ -184,14 +184,14 @@ fn open(
     volatile: VolatileTiers,
     warnings: &mut Vec<String>,
 ) -> Result<(Arc<PosixTier>, bool)> {
-    let options = tiers::open_options(tier, Access::ReadWrite);
+    let options = polymux_config::tiers::open_options(tier, Access::ReadWrite);
     let failed = |error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display());
     if is_left_behind(view, config, &tier.path)? {
         // The file system looks at it more closely, and takes it over only where nothing is on it.
         let options = PosixTierOptions { bytes_used: BytesUsed::Scan, ..options };
         return Ok((Arc::new(PosixTier::open(&tier.path, options).map_err(failed)?), false));
     }
-    let capabilities = tiers::check_candidate(tier, volatile)?;
+    let capabilities = tier_candidates::check_candidate(tier, volatile)?;
     let present = view.file_system.status()?.tiers;
     let mut devices: Vec<(String, u64)> = present
         .iter()
@@ -199,15 +199,15 @@ fn open(
         .filter(|(_, device)| *device == capabilities.device)
         .collect();
     devices.push((tier.name.clone(), capabilities.device));
-    warnings.extend(tiers::warnings_of_sharing(&devices));
-    warnings.extend(tiers::warnings_of_one(tier, &capabilities));
+    warnings.extend(polymux_config::tiers::warnings_of_sharing(&devices));
+    warnings.extend(tier_candidates::warnings_of_one(tier, &capabilities));
     Ok((Arc::new(PosixTier::prepare(&tier.path, options).map_err(failed)?), true))
 }
 
 /// Whether a directory has a label of this volume that no tier of it has: a crash left it while the directory joined or
 /// left.
 fn is_left_behind(view: &DaemonView, config: &VolumeConfig, path: &Path) -> Result<bool> {
-    let Ok(label) = tiers::read_label(path) else { return Ok(false) };
+    let Ok(label) = tier_candidates::read_label(path) else { return Ok(false) };
     let known = view.file_system.status()?.tiers.iter().any(|tier| tier.id == label.tier);
     Ok(label.volume == config.id && !known)
 }

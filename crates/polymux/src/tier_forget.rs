@@ -19,7 +19,7 @@ use crate::cli::TierForgetArguments;
 use crate::client;
 use crate::output;
 use crate::protocol::{Answer, DamagedFilesReport, LostFileReport, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Totals of the list.
 #[derive(Default)]

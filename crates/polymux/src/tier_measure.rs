@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::opening::{self, OpenedVolume};
+use polymux_config::request::OpenRequest;
+use polymux_config::tiers::AskedBy;
 use polymux_fs::{FileSystem, KernelConnection, VolumeError};
 use polymux_tier::measure::{MeasureProgress, TIME_DEFAULT, TIME_MAX, TIME_MIN};
 use polymux_types::{ByteSize, Errno};
@@ -20,14 +23,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::cli::OutputFormat;
 use crate::cli::{TierMeasureArguments, output_format};
 use crate::client;
-use crate::config::VolumeConfig;
-use crate::daemon;
-use crate::mount_options::RequestedOptions;
 use crate::output::{self, Table};
 use crate::progress::StepLine;
 use crate::protocol::{Answer, MeasureProgressReport, MeasuredTierReport, ProfileReport, Request};
-use crate::registry::{Registry, VolumeReference};
 use crate::status;
+use polymux_config::config::VolumeConfig;
+use polymux_config::registry::{Registry, VolumeReference};
 
 /// Measures tiers and prints the results.
 pub fn run(registry: &Registry, arguments: &TierMeasureArguments) -> Result<()> {
@@ -97,9 +98,8 @@ pub fn unmounted(config: &VolumeConfig, tiers: &[String], time: Duration) -> Res
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&cancelled)).context("cannot watch signals")?;
     }
-    let mut warnings = Vec::new();
-    let (file_system, metadata) =
-        daemon::open_file_system(config, &RequestedOptions::default(), KernelConnection::New, &mut warnings)?;
+    let OpenedVolume { file_system, metadata, warnings } =
+        opening::open(config, &OpenRequest::default(), KernelConnection::New, AskedBy::Process)?;
     warnings.iter().for_each(|warning| output::warn(warning));
     let found = measure_each(&file_system, tiers, time, &cancelled);
     let ended = file_system.unmount();

@@ -20,8 +20,8 @@ use crate::mount_table::{MountTable, volumes};
 use crate::output;
 use crate::pause;
 use crate::protocol::Request;
-use crate::registry::Registry;
 use crate::status;
+use polymux_config::registry::Registry;
 use sample::{Look, Sampler};
 
 /// Time between two looks.

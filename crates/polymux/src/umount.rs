@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::client;
-use crate::daemon::UNCLEAN_END;
 use crate::mount_table::{MountTable, is_polymux, volumes};
-use crate::process_end::ProcessEnd;
-use crate::registry::Registry;
+use polymux_config::lock::UNCLEAN_END;
+use polymux_config::process_end::{PROGRAM_MARK, ProcessEnd};
+use polymux_config::registry::Registry;
 
 /// How long the daemon may take to write back before this stops waiting (the daemon goes on).
 const DAEMON_PATIENCE: Duration = Duration::from_secs(120);
@@ -128,6 +128,10 @@ fn wait_for_lock(registry: &Registry, name: &str) -> Result<()> {
     };
     let start = Instant::now();
     while lock.try_lock_shared().is_err() {
+        if std::fs::read_to_string(registry.lock_path(name)).is_ok_and(|used| used.starts_with(PROGRAM_MARK)) {
+            // The daemon has ended, and a program that waited for that has the volume now.
+            return Ok(());
+        }
         if start.elapsed() > DAEMON_PATIENCE {
             bail!(
                 "{name} is unmounted, but its daemon still writes back after {} s; it goes on, see {}",

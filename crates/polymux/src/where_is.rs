@@ -16,7 +16,7 @@ use crate::file_map::{self, FileMap};
 use crate::mount_table::{MountTable, is_polymux};
 use crate::output::{self, Table};
 use crate::protocol::{Answer, Request, TierFilesReport, WhereReport};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// The output of `where --json`: the report, and with `--map` the picture.
 #[derive(Debug, Serialize)]

@@ -4,15 +4,13 @@
 //! a seed that is printed (`POLYMUX_FUZZ_SEED` repeats it). An input that fails is written to a file; put it into
 //! `tests/corpus/FORMAT/`, and it is tried first for ever after.
 
-#[path = "../src/config_format.rs"]
-#[allow(dead_code, reason = "only reading and writing is tested here")]
-mod config_format;
 mod fuzz;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuzz::{Effort, Outcome, Target};
+use polymux_config::config_format;
 use polymux_types::on_disk_format::{FormatForm, OnDiskFormat};
 
 /// Default number of inputs for each target and format.

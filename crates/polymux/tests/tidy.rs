@@ -9,14 +9,14 @@ use tidy_sources::{sources, workspace};
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 70;
 const BANNED_NAMES: [&str; 4] = ["utils", "util", "helpers", "misc"];
-const CRATES_WITH_UNSAFE: [&str; 2] = ["polymux-tier", "polymux-transport"];
+const CRATES_WITH_UNSAFE: [&str; 3] = ["polymux-tier", "polymux-transport", "polymux-c"];
 /// A test that maps files, as programs do.
 const TEST_WITH_UNSAFE: &str = "polymux-fuse/tests/open_modes/mapping.rs";
 
 const BELOW_THE_FILE_SYSTEM: [&str; 4] = ["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"];
 
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 15] = [
+const CRATE_EDGES: [(&str, &[&str]); 18] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
     ("polymux-meta", &["polymux-types", "polymux-tier"]),
@@ -54,7 +54,10 @@ const CRATE_EDGES: [(&str, &[&str]); 15] = [
     ),
     ("polymux-transport", &["polymux-types"]),
     ("polymux-fuse", &["polymux-types", "polymux-fs", "polymux-transport"]),
-    ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-fuse"]),
+    ("polymux-config", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs"]),
+    ("polymux-embed", &["polymux-types", "polymux-tier", "polymux-fs", "polymux-config"]),
+    ("polymux-c", &["polymux-types", "polymux-embed"]),
+    ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-config", "polymux-fuse"]),
     ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-transport"]),
     ("polymux-lab", &["polymux-types", "polymux-policy", "polymux"]),
     (
@@ -64,6 +67,7 @@ const CRATE_EDGES: [(&str, &[&str]); 15] = [
             "polymux-tier",
             "polymux-meta",
             "polymux-fs",
+            "polymux-embed",
             "polymux-lab",
             "polymux-sim",
             "polymux-transport",

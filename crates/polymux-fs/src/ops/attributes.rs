@@ -119,6 +119,10 @@ impl Mounted {
         if change.permissions.is_some() {
             self.volume.check_owner(caller, inode)?;
         }
+        // Checked before anything is changed: capabilities go before the bytes do.
+        if change.size.is_some() && change.handle.is_none() {
+            self.volume.check_access(caller, inode, WRITE)?;
+        }
         if change.uid.is_some() || change.gid.is_some() {
             check_ownership_change(caller, &inode.common.read(), change)?;
         }

@@ -201,7 +201,8 @@ impl Mounted {
     ) -> Result<usize> {
         let handle = self.data.handles.get(handle)?;
         let write = |caller: &Caller, written: usize| {
-            self.write_once(caller, &handle, offset + written as u64, &data[written..], origin)
+            let written = self.write_once(caller, &handle, offset + written as u64, &data[written..], origin)?;
+            Ok(written.1)
         };
         if !origin.is_from_cache() {
             return write(caller, 0);
@@ -224,6 +225,20 @@ impl Mounted {
         Ok(data.len())
     }
 
+    /// Writes at the end of a file that was opened to append; returns where, and how many bytes.
+    pub(crate) fn append(
+        &self,
+        caller: &Caller,
+        handle: HandleId,
+        data: &[u8],
+        origin: WriteOrigin,
+    ) -> Result<(u64, usize)> {
+        let handle = self.data.handles.get(handle)?;
+        assert!(handle.options.append && !origin.is_from_cache(), "only a call on a file that appends has no offset");
+        self.write_once(caller, &handle, 0, data, origin)
+    }
+
+    /// Returns the offset of the first byte, and how many were written.
     fn write_once(
         &self,
         caller: &Caller,
@@ -231,7 +246,7 @@ impl Mounted {
         offset: u64,
         data: &[u8],
         origin: WriteOrigin,
-    ) -> Result<usize> {
+    ) -> Result<(u64, usize)> {
         if !handle.options.write && !origin.is_from_cache() {
             return Err(Errno::EBADF.into());
         }
@@ -254,7 +269,7 @@ impl Mounted {
         let append = handle.options.append && !origin.is_from_cache();
         let request = WriteRequest { offset, data, append, wait: caller.wait, stream: caller.stream, origin };
         let outcome = self.data.write_file(&handle.inode, file, request);
-        let (_, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
+        let (begin, written) = outcome.inspect_err(|error| self.note_would_block(error))?;
         Counters::count(&self.volume.counters.writes);
         Counters::add(&self.volume.counters.bytes_written, written);
         if written > 0 {
@@ -275,7 +290,7 @@ impl Mounted {
         if is_durable {
             self.data.sync_for_program(&handle.inode, file, &handle.error_seen)?;
         }
-        Ok(written)
+        Ok((begin, written))
     }
 
     fn note_would_block(&self, error: &Error) {

@@ -14,10 +14,10 @@ use rustix::fs::{Advice, FlockOperation};
 
 use super::ask;
 use super::usage::Usage;
-use crate::create::random_bytes;
 use crate::protocol::{Answer, Request};
 use crate::rate;
-use crate::registry::Registry;
+use polymux_config::random::random_bytes;
+use polymux_config::registry::Registry;
 
 /// Name of the file.
 const NAME: &str = ".polymux-bench";

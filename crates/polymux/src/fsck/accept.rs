@@ -13,7 +13,7 @@ use crate::client;
 use crate::mount_table::{MountTable, is_polymux};
 use crate::output;
 use crate::protocol::{Answer, Request};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// The `--json` output for each file.
 #[derive(Debug, Serialize)]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use polymux_meta::{CopyWorth, LogView, Sequence, StoreError, describe_copy, sequence_at};
 
 use super::report::{FsckReport, finding_of};
-use crate::config::VolumeConfig;
+use polymux_config::config::VolumeConfig;
 
 /// Adds the findings about the copies on all tiers.
 pub fn compare(config: &VolumeConfig, log: &LogView, report: &mut FsckReport) -> Result<()> {

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use super::render;
 use crate::cli::{OutputFormat, StorePart, StoreTarget, output_format};
-use crate::config::{VolumeConfig, private_directory};
 use crate::output::{self, Table};
-use crate::registry::{Registry, VolumeReference};
+use polymux_config::config::{VolumeConfig, private_directory};
+use polymux_config::registry::{Registry, VolumeReference};
 
 /// Shows a part of a store, or checks it.
 pub fn run(registry: &Registry, part: &StorePart) -> Result<()> {

@@ -19,7 +19,7 @@ use signal_hook::consts::SIGINT;
 use crate::output;
 use crate::progress::{Progress, Reading};
 use crate::protocol::{ByteRange, JobPhase, JobReport, SubmittedJob};
-use crate::registry::Registry;
+use polymux_config::registry::Registry;
 
 /// Time between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

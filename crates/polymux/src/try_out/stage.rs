@@ -12,18 +12,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::random::random_bytes;
 use polymux_tier::Guarantee;
 use polymux_tier::posix::probe_directory;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::create;
 use crate::daemonize::{self, DaemonArguments};
 use crate::mount_options::RequestedOptions;
 use crate::mount_table::MountTable;
 use crate::output;
 use crate::protocol::StatusReport;
-use crate::registry::{Registry, VolumeReference};
 use crate::umount::{self, UnmountMode};
+use polymux_config::registry::{Registry, VolumeReference};
 
 /// Name of the volume of a trial.
 pub const VOLUME_NAME: &str = "try";
@@ -56,7 +56,7 @@ impl Stage {
     /// Makes the directories, where possible on a file system that is not in memory.
     pub fn set() -> Result<Self> {
         let (base, volatile) = choose_base()?;
-        let directory = base.join(format!("polymux-try-{:016x}", u64::from_le_bytes(create::random_bytes()?)));
+        let directory = base.join(format!("polymux-try-{:016x}", u64::from_le_bytes(random_bytes()?)));
         let make = |path: &Path| {
             let made = fs::DirBuilder::new().mode(0o700).create(path);
             made.with_context(|| format!("cannot make {}", path.display()))

@@ -15,6 +15,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Text before the process number in a daemon's lock.
 pub const HOLDER_MARK: &str = "by process ";
 
+/// Text in the lock of a volume that a program has open.
+pub const PROGRAM_MARK: &str = "in a program";
+
 /// A process whose end can be waited for.
 pub struct ProcessEnd {
     descriptor: OwnedFd,
@@ -22,15 +25,17 @@ pub struct ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// The daemon that the text of a volume's lock names. `None` where it names none, or a process that is gone or is no daemon of
-    /// this program.
+    /// The process that the text of a volume's lock names. `None` where it names none, or one that is gone, or where it names a daemon and the
+    /// process is none of this program.
     pub fn of_holder(text: &str) -> Option<Self> {
         let id = text.trim().rsplit_once(HOLDER_MARK)?.1.parse().ok()?;
         let found = Self::of(id)?;
         let name = |process: &str| fs::read_to_string(format!("/proc/{process}/comm")).ok();
         // Read behind the descriptor: if it was another process before, it is gone, and the descriptor says so.
         let (its, own) = (name(&id.to_string())?, name("self")?);
-        (its == own && id != std::process::id()).then_some(found)
+        // The program that had the volume open may be any.
+        let may_be = text.starts_with(PROGRAM_MARK) || its == own || its.starts_with("polymux");
+        (may_be && id != std::process::id()).then_some(found)
     }
 
     fn of(id: u32) -> Option<Self> {
@@ -84,6 +89,8 @@ mod tests {
     #[test]
     fn only_a_daemon_of_this_program_is_a_holder() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let in_program = format!("{PROGRAM_MARK} by process {}\n", child.id());
+        assert!(ProcessEnd::of_holder(&in_program).is_some(), "a program may have any name");
         let texts = ["", "ended uncleanly: no", "on /x by process x", "on /x by process 0"];
         assert!(texts.into_iter().all(|text| ProcessEnd::of_holder(text).is_none()));
         assert!(ProcessEnd::of_holder(&format!("on /x by process {}\n", child.id())).is_none(), "it is called sleep");

@@ -4,19 +4,14 @@
 //! * Unknown keys are errors, so that a misspelt option is never silently ignored.
 //! * Every error names the file and the line.
 
-// Named by their places because a test takes this file in by itself.
-#[path = "config_format/policy_name.rs"]
 mod policy_name;
-#[path = "config_format/rules.rs"]
 pub mod rules;
-#[path = "config_format/schedule.rs"]
 mod schedule;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use polymux_fs::{PageCache, PassthroughUse, Promotion, ReaderLayout};
-use polymux_fuse::{ExtendedAttributes, IoStyle, ProcessorLatency};
 use polymux_types::{ByteSize, Percent};
 use serde::{Deserialize, Serialize};
 
@@ -266,16 +261,6 @@ pub enum IoEntry {
     WriteBack,
 }
 
-impl From<IoEntry> for IoStyle {
-    fn from(entry: IoEntry) -> Self {
-        match entry {
-            IoEntry::Auto => Self::Auto,
-            IoEntry::Passthrough => Self::Passthrough,
-            IoEntry::WriteBack => Self::WriteBack,
-        }
-    }
-}
-
 /// Which files the kernel may use directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -368,15 +353,6 @@ pub enum ExtendedAttributesEntry {
     Off,
 }
 
-impl From<ExtendedAttributesEntry> for ExtendedAttributes {
-    fn from(entry: ExtendedAttributesEntry) -> Self {
-        match entry {
-            ExtendedAttributesEntry::On => Self::Kept,
-            ExtendedAttributesEntry::Off => Self::Refused,
-        }
-    }
-}
-
 /// Whether a mount outlives its daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -409,16 +385,6 @@ pub enum ProcessorLatencyEntry {
     Low,
     /// They sleep as the system decides.
     System,
-}
-
-impl From<ProcessorLatencyEntry> for ProcessorLatency {
-    fn from(entry: ProcessorLatencyEntry) -> Self {
-        match entry {
-            ProcessorLatencyEntry::Auto => Self::Auto,
-            ProcessorLatencyEntry::Low => Self::Low,
-            ProcessorLatencyEntry::System => Self::System,
-        }
-    }
 }
 
 /// A share such as `90 %`.

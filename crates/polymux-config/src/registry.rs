@@ -51,8 +51,12 @@ impl VolumeReference {
 
 impl Registry {
     /// The directories that the environment gives.
+    ///
+    /// A program with other rights than the user who started it (set-id bits) does not look at the environment, which is that user's.
     pub fn from_environment() -> Result<Self> {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let is_trusted = is_environment_trusted();
+        let variable =
+            |name: &str| env::var_os(name).filter(|value| is_trusted && !value.is_empty()).map(PathBuf::from);
         let uid = rustix::process::geteuid().as_raw();
         let config = match variable(CONFIG_DIRECTORY_VARIABLE) {
             Some(directory) => directory,
@@ -77,6 +81,11 @@ impl Registry {
     /// Directories of its own, for `try`, which touches nothing of the user's.
     pub fn private(directory: &Path) -> Self {
         Self { config: directory.join("config"), runtime: directory.join("run") }
+    }
+
+    /// These directories, in place of those that the environment gives.
+    pub fn in_directories(config: &Path, runtime: &Path) -> Result<Self> {
+        Ok(Self { config: std::path::absolute(config)?, runtime: std::path::absolute(runtime)? })
     }
 
     /// Variables that make another process use the same directories.
@@ -148,11 +157,23 @@ impl Registry {
         if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() {
             bail!("{} is not a directory of this user; move it away", self.runtime.display());
         }
+        if metadata.mode() & 0o1000 != 0 {
+            bail!(
+                "{} is shared by the users of this machine: name a directory for locks alone",
+                self.runtime.display()
+            );
+        }
         if metadata.mode() & 0o022 != 0 {
             fs::set_permissions(&self.runtime, fs::Permissions::from_mode(0o700))?;
         }
         Ok(())
     }
+}
+
+/// Whether the environment comes from a user with the rights of this process.
+pub(crate) fn is_environment_trusted() -> bool {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    getuid() == geteuid() && getgid() == getegid()
 }
 
 fn stems_in(directory: &Path, extension: &str) -> Vec<String> {
@@ -190,6 +211,15 @@ mod tests {
         fs::set_permissions(&registry.runtime, fs::Permissions::from_mode(0o777)).unwrap();
         registry.make_runtime_directory().unwrap();
         assert_eq!(fs::metadata(&registry.runtime).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_directory_that_users_share_is_no_runtime_directory_and_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("run")).unwrap();
+        fs::set_permissions(directory.path().join("run"), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(Registry::private(directory.path()).make_runtime_directory().is_err());
+        assert_eq!(fs::metadata(directory.path().join("run")).unwrap().mode() & 0o7777, 0o1777);
     }
 
     #[test]

@@ -13,8 +13,9 @@ use polymux_types::surviving::SurvivingPlace;
 use rustix::fs::statvfs;
 
 use crate::config::VolumeConfig;
-use crate::create::random_bytes;
-use crate::mount_options::present_boot;
+use crate::random::random_bytes;
+use crate::registry::is_environment_trusted;
+use crate::request::present_boot;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
@@ -51,7 +52,7 @@ pub fn open(config: &VolumeConfig, mode: OpenMode, copy: Option<usize>) -> Resul
 /// Where the end of the log outlives the daemon; nowhere where the boot of this machine has no number.
 pub fn surviving_place() -> Option<Arc<dyn SurvivingPlace>> {
     let BootId(boot) = Some(present_boot()).filter(|boot| *boot != BootId::UNKNOWN)?;
-    let chosen = std::env::var_os(MEMORY_DIRECTORY_VARIABLE);
+    let chosen = std::env::var_os(MEMORY_DIRECTORY_VARIABLE).filter(|_| is_environment_trusted());
     Some(Arc::new(match chosen {
         Some(directory) => SharedMemory::in_directory(Path::new(&directory), boot),
         None => SharedMemory::of_machine(boot),

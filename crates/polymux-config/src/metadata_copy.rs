@@ -17,8 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_fs::{Access, FileSystem, MissingTiers, MountOptions, Parts, TierMember, TierPresence, VolumeError};
 use polymux_meta::{
-    CopyDescription, CopyPlace, CopyState, CopyWorth, LogPlacement, LogStore, MetadataStore, OpenMode, StoreEnd,
-    StoreState, StoreView, WayOut, WindowPlace, describe_copy, restore_from_copy,
+    CopyDescription, CopyPlace, CopyWorth, LogPlacement, LogStore, MetadataStore, OpenMode, StoreEnd, StoreState,
+    StoreView, WayOut, describe_copy, restore_from_copy,
 };
 use polymux_tier::Guarantee;
 use polymux_types::SystemClock;
@@ -26,9 +26,9 @@ use polymux_types::SystemClock;
 use crate::config::{NO_COPY, TierConfig, VolumeConfig};
 use crate::config_edit;
 use crate::metadata;
-use crate::mount_options::{MetadataSource, RequestedOptions};
-use crate::protocol::{MetadataCopyReport, MetadataStoreReport};
-use crate::tiers;
+use crate::refusal::{Cause, Refusal};
+use crate::request::{MetadataSource, OpenRequest};
+use crate::tiers::{self, AskedBy};
 
 /// A metadata store that is open.
 enum Opened {
@@ -50,10 +50,10 @@ pub struct Metadata {
 
 impl Metadata {
     /// Opens the store, from its second copy where that is asked for.
-    pub fn open(config: &VolumeConfig, options: &RequestedOptions, members: &[TierMember]) -> Result<Self> {
+    pub fn open(config: &VolumeConfig, request: &OpenRequest, members: &[TierMember]) -> Result<Self> {
         let mut recovery = Vec::new();
-        let restored = options.metadata_source == Some(MetadataSource::SecondCopy);
-        if options.access == Some(Access::ReadOnly) {
+        let restored = request.metadata_source == Some(MetadataSource::SecondCopy);
+        if request.access == Some(Access::ReadOnly) {
             if restored {
                 bail!("starting from the second copy makes a new metadata store: it cannot be read-only");
             }
@@ -62,7 +62,7 @@ impl Metadata {
             return Ok(Self { store: Opened::ForReading(Arc::new(view)), recovery, copy, restored });
         }
         if restored {
-            recovery.push(start_from_copy(config, options, members)?);
+            recovery.push(start_from_copy(config, request, members)?);
         }
         let copy = copy_tier(config, members);
         let opened = metadata::open(config, OpenMode::Existing, copy.as_ref().ok().copied());
@@ -90,36 +90,11 @@ impl Metadata {
         }
     }
 
-    /// How the store does.
-    pub fn store_report(&self) -> MetadataStoreReport {
-        let report = match &self.store {
-            Opened::Writable(store) => store.report(),
-            Opened::ForReading(view) => return report_of_view(view),
-        };
-        let (log_window, log_window_reason) = match report.window.place {
-            WindowPlace::Surviving(path) => (Some(path), None),
-            WindowPlace::Region => (Some(report.medium.clone()), None),
-            WindowPlace::Plain(reason) => (None, Some(reason)),
-        };
-        MetadataStoreReport {
-            log_medium: report.medium,
-            log_window,
-            log_window_reason,
-            survived_entries: report.window.survived_entries,
-            log_bytes: report.log_bytes,
-            log_used_bytes: report.log_used_bytes,
-            memtable_bytes: report.memtable_bytes,
-            tables: report.tables,
-            table_bytes: report.table_bytes,
-            ballast_held_bytes: report.ballast_bytes.0,
-            ballast_wanted_bytes: report.ballast_bytes.1,
-            replayed_entries: report.replayed_entries,
-            stalled_operations: report.stalled_commits,
-            log_syncs: report.log.syncs,
-            log_flushes: report.log.flushes,
-            log_payload_bytes: report.log.payload_bytes,
-            log_appended_bytes: report.log.appended_bytes,
-            log_device_bytes: report.log.device_bytes,
+    /// The store of a volume that is mounted read-only.
+    pub fn view(&self) -> Option<&StoreView> {
+        match &self.store {
+            Opened::Writable(_) => None,
+            Opened::ForReading(view) => Some(view),
         }
     }
 
@@ -128,40 +103,9 @@ impl Metadata {
         self.copy.as_deref().ok()
     }
 
-    /// How the second copy does.
-    pub fn copy_report(&self) -> MetadataCopyReport {
-        let tier = self.copy_tier().map(str::to_owned);
-        let Some(report) = self.writable().and_then(|store| store.report().copy) else {
-            return MetadataCopyReport {
-                tier,
-                state: "none".to_owned(),
-                reason: self.copy.as_ref().err().cloned(),
-                lag_bytes: None,
-                lag_ms: None,
-                transaction: None,
-                table_bytes: 0,
-                shipped_bytes: 0,
-                rebuilds: 0,
-            };
-        };
-        let state = match report.state {
-            CopyState::Current => "current",
-            CopyState::Failing => "failing",
-            CopyState::Rebuilding => "rebuilding",
-            CopyState::Unreachable => "unreachable",
-            CopyState::Refused => "refused",
-        };
-        MetadataCopyReport {
-            tier,
-            state: state.to_owned(),
-            reason: Some(report.reason).filter(|reason| !reason.is_empty()),
-            lag_bytes: report.lag_bytes,
-            lag_ms: report.lag_ms,
-            transaction: report.lag_bytes.map(|_| report.arrived.get()),
-            table_bytes: report.table_bytes,
-            shipped_bytes: report.shipped_bytes,
-            rebuilds: report.rebuilds,
-        }
+    /// Why there is no second copy.
+    pub fn reason_of_no_copy(&self) -> Option<&str> {
+        self.copy.as_ref().err().map(String::as_str)
     }
 
     /// The error of a mount that was refused. Files made for that mount are removed.
@@ -171,11 +115,11 @@ impl Metadata {
         if self.restored && nothing_changed {
             let store = config.metadata_directory();
             text.push_str("; nothing was started from the second copy");
-            if let Err(error) = fs::remove_dir_all(&store) {
-                text.push_str(&format!(" ({} stays behind: {error})", store.display()));
+            if let Err(left) = fs::remove_dir_all(&store) {
+                text.push_str(&format!(" ({} stays behind: {left})", store.display()));
             }
         }
-        anyhow!(text)
+        Refusal::new(text, Cause::Volume(error)).into()
     }
 }
 
@@ -213,31 +157,6 @@ fn copy_places(config: &VolumeConfig) -> Vec<CopyPlace> {
     config.tiers.iter().enumerate().map(place).collect()
 }
 
-fn report_of_view(view: &StoreView) -> MetadataStoreReport {
-    let log = view.log().summary();
-    let levels = || view.partitions().into_iter().flat_map(|partition| partition.levels);
-    MetadataStoreReport {
-        log_medium: "for reading".to_owned(),
-        log_window: None,
-        log_window_reason: Some("nothing is written".to_owned()),
-        survived_entries: 0,
-        log_bytes: log.ring_bytes,
-        log_used_bytes: view.log_bytes_used(),
-        memtable_bytes: 0,
-        tables: levels().map(|level| level.tables).sum(),
-        table_bytes: levels().map(|level| level.bytes).sum(),
-        ballast_held_bytes: 0,
-        ballast_wanted_bytes: 0,
-        replayed_entries: 0,
-        stalled_operations: 0,
-        log_syncs: 0,
-        log_flushes: 0,
-        log_payload_bytes: 0,
-        log_appended_bytes: 0,
-        log_device_bytes: 0,
-    }
-}
-
 /// The tier that holds the second copy, or why there is none.
 fn copy_tier(config: &VolumeConfig, members: &[TierMember]) -> Result<usize, String> {
     match config.options.metadata_copy.as_deref() {
@@ -271,15 +190,16 @@ fn copy_tier(config: &VolumeConfig, members: &[TierMember]) -> Result<usize, Str
 pub fn take_over(
     config: &VolumeConfig,
     path: &Path,
-    options: &RequestedOptions,
+    request: &OpenRequest,
+    asked_by: AskedBy,
 ) -> Result<Option<(String, VolumeConfig)>> {
-    let is_asked = options.metadata_source == Some(MetadataSource::SecondCopy)
-        && options.missing == Some(MissingTiers::Degraded)
-        && options.access != Some(Access::ReadOnly);
+    let is_asked = request.metadata_source == Some(MetadataSource::SecondCopy)
+        && request.missing == Some(MissingTiers::Degraded)
+        && request.access != Some(Access::ReadOnly);
     if !is_asked {
         return Ok(None);
     }
-    let members = tiers::open_all(config, Access::ReadWrite)?;
+    let members = tiers::open_all(config, Access::ReadWrite, asked_by)?;
     let lost = &members[config.metadata];
     if matches!(lost.presence, TierPresence::Present(_)) {
         return Ok(None);
@@ -292,7 +212,7 @@ pub fn take_over(
 }
 
 /// Makes the store from its second copy. Returns messages about that. Nothing is moved before the copy was read.
-fn start_from_copy(config: &VolumeConfig, options: &RequestedOptions, members: &[TierMember]) -> Result<String> {
+fn start_from_copy(config: &VolumeConfig, request: &OpenRequest, members: &[TierMember]) -> Result<String> {
     let store = config.metadata_directory();
     let lost = match state_of(config)? {
         StoreState::Healthy => bail!(
@@ -307,7 +227,7 @@ fn start_from_copy(config: &VolumeConfig, options: &RequestedOptions, members: &
     let (tier, described) = newest_copy(config).map_err(|error| {
         anyhow!("{lost}, and {error}. `polymux rebuild {}` makes a new one out of the objects", config.name)
     })?;
-    refuse_older_than_tiers(config, tier, options, members)?;
+    refuse_older_than_tiers(config, tier, request, members)?;
     let aside = move_aside(&store)?;
     let mut restoring = metadata::options(config, OpenMode::Existing)?;
     restoring.surviving = metadata::surviving_place();
@@ -325,7 +245,7 @@ fn start_from_copy(config: &VolumeConfig, options: &RequestedOptions, members: &
 fn refuse_older_than_tiers(
     config: &VolumeConfig,
     tier: usize,
-    options: &RequestedOptions,
+    request: &OpenRequest,
     members: &[TierMember],
 ) -> Result<()> {
     let copy = config.copy_directory(tier);
@@ -338,7 +258,7 @@ fn refuse_older_than_tiers(
         clock: Arc::new(SystemClock::new()),
         seed: 0,
     };
-    let mount_options = MountOptions { access: Access::ReadOnly, ..options.for_file_system(config) };
+    let mount_options = MountOptions { access: Access::ReadOnly, ..request.mount_options(config) };
     match FileSystem::mount(parts, mount_options) {
         // Its records are checked later.
         Ok(_) | Err(VolumeError::FileSystem(_)) => Ok(()),
