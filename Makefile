@@ -111,7 +111,7 @@ library:
 	$(CARGO) build --release --locked -p polymux-c
 
 install-library: library
-	install -D -s -m 0644 target/release/libpolymux_c.so "$(DESTDIR)$(LIBDIR)/libpolymux.so.$(LIBRARY_ABI)"
+	install -D -s -m 0644 "$(or $(CARGO_TARGET_DIR),target)/release/libpolymux_c.so" "$(DESTDIR)$(LIBDIR)/libpolymux.so.$(LIBRARY_ABI)"
 	ln -sfn "libpolymux.so.$(LIBRARY_ABI)" "$(DESTDIR)$(LIBDIR)/libpolymux.so"
 	install -D -m 0644 crates/polymux-c/include/polymux.h "$(DESTDIR)$(PREFIX)/include/polymux.h"
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig"
