@@ -1,13 +1,21 @@
 //! Arguments that come from C, checked as far as they can be.
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use polymux_embed::{Errno, LastLink, Result};
+use polymux_embed::{Errno, Error, LastLink, Result};
 
 /// Bytes that one call reads or writes at most, as on Linux.
 const COUNT_MAX: usize = 0x7fff_f000;
+
+/// Permission bits of a mode.
+pub const MODE: c_uint = 0o7777;
+
+/// The error of a null pointer.
+pub fn null_pointer() -> Error {
+    Errno::from_raw(libc::EFAULT).into()
+}
 
 /// A path.
 ///
@@ -30,7 +38,7 @@ pub unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
 /// As [`path`].
 pub unsafe fn bytes<'a>(text: *const c_char) -> Result<&'a [u8]> {
     if text.is_null() {
-        return Err(Errno::from_raw(libc::EFAULT).into());
+        return Err(null_pointer());
     }
     // SAFETY: it is not null, and the caller promises a zero at its end.
     Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
@@ -46,7 +54,7 @@ pub unsafe fn bytes<'a>(text: *const c_char) -> Result<&'a [u8]> {
 pub unsafe fn buffer<'a>(buffer: *mut u8, count: usize) -> Result<&'a mut [u8]> {
     match (buffer.is_null(), count.min(COUNT_MAX)) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(Errno::from_raw(libc::EFAULT).into()),
+        (true, _) => Err(null_pointer()),
         // SAFETY: the caller promises that so many bytes are there and that nothing else uses them; a program that passes bytes it never
         // wrote gets them written, not read.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts_mut(buffer, count) }),
@@ -63,7 +71,7 @@ pub unsafe fn buffer<'a>(buffer: *mut u8, count: usize) -> Result<&'a mut [u8]> 
 pub unsafe fn data<'a>(data: *const u8, count: usize) -> Result<&'a [u8]> {
     match (data.is_null(), count.min(COUNT_MAX)) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Errno::from_raw(libc::EFAULT).into()),
+        (true, _) => Err(null_pointer()),
         // SAFETY: the caller promises that so many bytes are there and stay as they are.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }

@@ -5,15 +5,12 @@ use std::ffi::{c_char, c_int, c_uint};
 use libc::{off_t, stat, statvfs};
 use polymux_embed::{Attributes, Errno, Result, SetAttributes, VolumeSpace};
 
-use crate::arguments::{self, last_link, offset};
+use crate::arguments::{self, MODE, last_link, null_pointer, offset};
 use crate::errors::status;
 use crate::volume::{Item, VolumeHandle, handle};
 
 /// Unit of `st_blksize` and `f_frsize`.
 const BLOCK_BYTES: u64 = 4096;
-
-/// Bits of a mode that chmod changes.
-const MODE: c_uint = 0o7777;
 
 /// As `stat` has it. `st_dev` is 0: a volume in a program has no device.
 fn stat_of(attributes: &Attributes) -> stat {
@@ -40,7 +37,7 @@ fn stat_of(attributes: &Attributes) -> stat {
 /// `target` is null, or may be written.
 unsafe fn store<T>(target: *mut T, value: T) -> Result<()> {
     if target.is_null() {
-        return Err(Errno::from_raw(libc::EFAULT).into());
+        return Err(null_pointer());
     }
     // SAFETY: it is not null, and the caller promises that it may be written.
     unsafe { target.write(value) };

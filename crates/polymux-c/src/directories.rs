@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::off_t;
 use polymux_embed::{Directory, DirectoryEntry, Errno, FileKind, Result};
 
+use crate::arguments::null_pointer;
 use crate::errors::{number, status};
 use crate::volume::{VolumeHandle, handle};
 
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn polymux_readdir(
     // SAFETY: promised by the caller.
     let read = unsafe { handle(volume) }.and_then(|handle| {
         if entry.is_null() {
-            return Err(Errno::from_raw(libc::EFAULT).into());
+            return Err(null_pointer());
         }
         let directory = handle.directory(descriptor)?;
         let Some(found) = next(&directory)? else { return Ok(0) };

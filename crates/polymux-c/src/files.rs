@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libc::{off_t, size_t, ssize_t};
 use polymux_embed::{AllocateKind, Errno, FileOptions, LastLink, Result, SeekTarget, Volume};
 
-use crate::arguments::{self, offset};
+use crate::arguments::{self, MODE, offset};
 use crate::errors::{count, number, status};
 use crate::volume::{Item, VolumeHandle, close, handle};
 
@@ -25,9 +25,9 @@ fn file_options(flags: c_int, mode: c_uint) -> Result<FileOptions> {
     }
     let is_new = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
     if is_new {
-        options = options.create_new(mode & 0o7777);
+        options = options.create_new(mode & MODE);
     } else if flags & libc::O_CREAT != 0 {
-        options = options.create(mode & 0o7777);
+        options = options.create(mode & MODE);
     }
     let apply_if = |options: FileOptions, flag: c_int, apply: fn(FileOptions) -> FileOptions| {
         if flags & flag != 0 { apply(options) } else { options }
@@ -49,7 +49,7 @@ unsafe fn open(volume: &Volume, path: *const c_char, flags: c_int, mode: c_uint)
         if makes {
             return Err(Errno::EINVAL.into());
         }
-        return volume.open_unnamed(path, mode & 0o7777, &options).map(|file| Item::File(Arc::new(file)));
+        return volume.open_unnamed(path, mode & MODE, &options).map(|file| Item::File(Arc::new(file)));
     }
     let wants_directory = flags & libc::O_DIRECTORY != 0;
     if wants_directory && makes {

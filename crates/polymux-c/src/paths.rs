@@ -7,12 +7,9 @@ use std::path::Path;
 use libc::{dev_t, size_t, ssize_t};
 use polymux_embed::{Errno, NodeKind, RenameMode, Result, Volume};
 
-use crate::arguments;
+use crate::arguments::{self, MODE};
 use crate::errors::{count, status};
 use crate::volume::{VolumeHandle, handle};
-
-/// Bits of a mode that a creation takes.
-const MODE: c_uint = 0o7777;
 
 /// Runs a call on one path.
 ///

@@ -10,11 +10,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_fs::{MoverLimits, TierMember};
+use polymux_fs::{MOVERS_DEFAULT, MoverLimits, TierMember};
 use polymux_types::limits::TIERS_MAX;
 use polymux_types::{Percent, VolumeId, Watermark};
 
-use crate::config_format::{self, OptionsEntry, Reserve, Section, Share, Size, TierEntry, VolumeFile};
+use crate::config_format::{self, Movers, OptionsEntry, Reserve, Section, Share, Size, TierEntry, VolumeFile};
 use crate::names;
 use crate::steering_config::{self, SteeringConfig};
 
@@ -129,6 +129,11 @@ impl VolumeConfig {
     /// Directory of the second copy of the metadata store, where a tier holds it.
     pub fn copy_directory(&self, tier: usize) -> PathBuf {
         private_directory(&self.tiers[tier].path).join("meta-copy")
+    }
+
+    /// Threads that move blocks.
+    pub fn movers(&self) -> u16 {
+        self.options.movers.map_or(MOVERS_DEFAULT, |Movers(movers)| movers)
     }
 
     /// Reads and checks a configuration file.

@@ -31,7 +31,8 @@ use crate::request::{MetadataSource, OpenRequest};
 use crate::tiers::{self, AskedBy};
 
 /// A metadata store that is open.
-enum Opened {
+pub enum OpenedStore {
+    /// For writing.
     Writable(Arc<LogStore>),
     /// Of a volume that is mounted read-only: nothing of it is changed, and it counts as no opening.
     ForReading(Arc<StoreView>),
@@ -39,7 +40,8 @@ enum Opened {
 
 /// The metadata store of a mounted volume.
 pub struct Metadata {
-    store: Opened,
+    /// The store.
+    pub opened: OpenedStore,
     /// Recovery actions of opening it.
     pub recovery: Vec<String>,
     /// Name of the tier that holds its second copy, or why there is none.
@@ -59,7 +61,7 @@ impl Metadata {
             }
             let view = for_reading(config).map_err(|error| with_hint(config, error))?;
             let copy = Err("the volume is mounted read-only".to_owned());
-            return Ok(Self { store: Opened::ForReading(Arc::new(view)), recovery, copy, restored });
+            return Ok(Self { opened: OpenedStore::ForReading(Arc::new(view)), recovery, copy, restored });
         }
         if restored {
             recovery.push(start_from_copy(config, request, members)?);
@@ -71,30 +73,22 @@ impl Metadata {
             polymux_fs::describe_all_anew(&store)?;
         }
         let copy = copy.map(|tier| config.tiers[tier].name.clone());
-        Ok(Self { store: Opened::Writable(Arc::new(store)), recovery, copy, restored })
+        Ok(Self { opened: OpenedStore::Writable(Arc::new(store)), recovery, copy, restored })
     }
 
     /// The store, for a file system.
     pub fn store(&self) -> Arc<dyn MetadataStore> {
-        match &self.store {
-            Opened::Writable(store) => Arc::clone(store) as _,
-            Opened::ForReading(view) => Arc::clone(view) as _,
+        match &self.opened {
+            OpenedStore::Writable(store) => Arc::clone(store) as _,
+            OpenedStore::ForReading(view) => Arc::clone(view) as _,
         }
     }
 
     /// The store where it is writable: closing it ships the rest to its second copy.
     pub fn writable(&self) -> Option<&Arc<LogStore>> {
-        match &self.store {
-            Opened::Writable(store) => Some(store),
-            Opened::ForReading(_) => None,
-        }
-    }
-
-    /// The store of a volume that is mounted read-only.
-    pub fn view(&self) -> Option<&StoreView> {
-        match &self.store {
-            Opened::Writable(_) => None,
-            Opened::ForReading(view) => Some(view),
+        match &self.opened {
+            OpenedStore::Writable(store) => Some(store),
+            OpenedStore::ForReading(_) => None,
         }
     }
 

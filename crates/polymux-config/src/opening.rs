@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use polymux_fs::{Access, FileSystem, KernelConnection, MountOptions, Parts, TierPresence};
+use polymux_fs::{Access, FileSystem, KernelConnection, MountOptions, Parts, TierMember, TierPresence};
+use polymux_meta::MetadataStore;
 use polymux_types::SystemClock;
 
 use crate::config::VolumeConfig;
@@ -55,18 +56,26 @@ pub fn open(
     warnings.extend(tiers::warnings_of_sharing(&devices));
     let metadata = Metadata::open(config, request, &members)?;
     warnings.extend(metadata.recovery.iter().cloned());
-    let parts = Parts {
-        name: config.name.clone(),
-        tiers: members,
-        store: metadata.store(),
-        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
-        clock: Arc::new(SystemClock::new()),
-        seed: u64::from_le_bytes(random_bytes()?),
-    };
+    let parts = parts_of(config, members, metadata.store())?;
     let file_system =
         FileSystem::mount(parts, mount_options).map_err(|error| metadata.error_of_mounting(config, error))?;
     if mount_options.access == Access::ReadOnly {
         log::info!("volume `{}` is opened read-only", config.name);
     }
     Ok(OpenedVolume { file_system, metadata, warnings })
+}
+
+/// A volume of these tiers and this store, to be mounted or checked.
+///
+/// # Errors
+/// There are no random bytes.
+pub fn parts_of(config: &VolumeConfig, members: Vec<TierMember>, store: Arc<dyn MetadataStore>) -> Result<Parts> {
+    Ok(Parts {
+        name: config.name.clone(),
+        tiers: members,
+        store,
+        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
+        clock: Arc::new(SystemClock::new()),
+        seed: u64::from_le_bytes(random_bytes()?),
+    })
 }

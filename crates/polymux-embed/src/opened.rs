@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use polymux_config::config::VolumeConfig;
-use polymux_config::config_format::Movers;
 use polymux_config::lock::{UseOfVolume, VolumeLock};
 use polymux_config::metadata_copy::Metadata;
 use polymux_config::opening;
@@ -19,7 +18,7 @@ use polymux_config::registry::Registry;
 use polymux_config::request::OpenRequest;
 use polymux_config::steering_config;
 use polymux_config::tiers::AskedBy;
-use polymux_fs::{BackgroundThreads, Caller, FileSystem, KernelConnection, MOVERS_DEFAULT, Result};
+use polymux_fs::{BackgroundThreads, Caller, FileSystem, KernelConnection, Result};
 use polymux_tier::forks;
 use polymux_types::{Errno, StreamId, thread_token};
 
@@ -84,7 +83,7 @@ impl Opened {
         let mut warnings = opened.warnings;
         warnings.extend(config.steering.warnings());
         let file_system = Arc::new(opened.file_system);
-        let movers = movers.unwrap_or_else(|| config.options.movers.map_or(MOVERS_DEFAULT, |Movers(movers)| movers));
+        let movers = movers.unwrap_or_else(|| config.movers());
         let background = steering_config::apply(config, &file_system)
             .and_then(|()| Ok(BackgroundThreads::start(&file_system, movers)?))
             .inspect_err(|_| {

@@ -29,7 +29,7 @@ pub enum LastLink {
 enum AtEnd {
     Follow,
     Keep,
-    /// A file is to be made there, unless the flag stands for one that must not exist: followed, and never with a slash behind it.
+    /// A regular file is to be made or opened there: no slash may come after its name.
     Make(LastLink),
     /// The name itself is asked for, to be made, removed or renamed: it is never followed.
     Name,
@@ -110,6 +110,24 @@ impl Resolver<'_> {
             PathEnd::Entry(entry) if entry.found.is_none() => Ok(entry),
             PathEnd::Entry(_) | PathEnd::Directory(_) => Err(Errno::EEXIST.into()),
         }
+    }
+
+    /// As [`Resolver::new_name`], for a file that will be no directory.
+    ///
+    /// # Errors
+    /// As there; `ENOENT` where a slash comes after the name.
+    pub fn new_file_name(self, path: &[u8]) -> Result<Entry> {
+        let entry = self.new_name(path)?;
+        if entry.needs_directory { Err(Errno::ENOENT.into()) } else { Ok(entry) }
+    }
+
+    /// The directory that a path names.
+    ///
+    /// # Errors
+    /// As [`Resolver::file`]; `ENOTDIR` for anything else.
+    pub fn directory(self, path: &[u8], last: LastLink) -> Result<Ino> {
+        let found = self.file(path, last)?;
+        if found.kind == FileKind::Directory { Ok(found.ino) } else { Err(Errno::ENOTDIR.into()) }
     }
 
     /// The last name of a path, to remove it; `of_directory` is the error for a path that ends with `/`, `.` or `..`.

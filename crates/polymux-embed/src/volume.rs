@@ -16,7 +16,7 @@ use crate::file::{File, FileOptions};
 use crate::open_error::OpenError;
 use crate::opened::Opened;
 use crate::options::VolumeOptions;
-use crate::resolution::{Entry, LastLink, PathEnd, Resolver};
+use crate::resolution::{LastLink, PathEnd, Resolver};
 
 /// Permissions that mkdir(2) gives: the set-group-id bit is inherited only.
 const MADE_DIRECTORY: u32 = 0o1777;
@@ -137,7 +137,7 @@ impl Volume {
             return Err(Errno::EINVAL.into());
         }
         let path = bytes(path.as_ref());
-        for _ in 1..ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             if let Some(file) = self.open_once(path, options)? {
                 return Ok(file);
             }
@@ -185,13 +185,9 @@ impl Volume {
             return Err(Errno::EINVAL.into());
         }
         let resolver = self.resolver()?;
-        let directory = resolver.file(bytes(path.as_ref()), LastLink::Follow)?;
-        if directory.kind != FileKind::Directory {
-            return Err(Errno::ENOTDIR.into());
-        }
-        let made =
-            resolver.file_system.create_unnamed(self.caller(), directory.ino, permissions, options.effective())?;
-        Ok(File::new(Arc::clone(&self.opened), (made.1, made.0.ino), options.effective()))
+        let (directory, open) = (resolver.directory(bytes(path.as_ref()), LastLink::Follow)?, options.effective());
+        let made = resolver.file_system.create_unnamed(self.caller(), directory, permissions, open)?;
+        Ok(File::new(Arc::clone(&self.opened), (made.1, made.0.ino), open))
     }
 
     /// Gives an open file a name.
@@ -203,8 +199,7 @@ impl Volume {
             return Err(Errno::EXDEV.into());
         }
         let resolver = self.resolver()?;
-        let entry = resolver.new_name(bytes(path.as_ref()))?;
-        refuse_slash(&entry)?;
+        let entry = resolver.new_file_name(bytes(path.as_ref()))?;
         resolver.file_system.link(self.caller(), file.ino(), entry.parent, &entry.name)
     }
 
@@ -213,11 +208,8 @@ impl Volume {
     /// # Errors
     /// As opendir(3); `ENOTDIR` for a symbolic link that is not followed.
     pub fn open_directory(&self, path: impl AsRef<Path>, last: LastLink) -> Result<Directory> {
-        let found = self.resolver()?.file(bytes(path.as_ref()), last)?;
-        if found.kind != FileKind::Directory {
-            return Err(Errno::ENOTDIR.into());
-        }
-        Directory::open(Arc::clone(&self.opened), found.ino)
+        let directory = self.resolver()?.directory(bytes(path.as_ref()), last)?;
+        Directory::open(Arc::clone(&self.opened), directory)
     }
 
     /// Attributes of a file (`stat`, `lstat`).
@@ -271,8 +263,7 @@ impl Volume {
     /// As mknod(2).
     pub fn make_node(&self, path: impl AsRef<Path>, kind: NodeKind, permissions: u32) -> Result<Attributes> {
         let resolver = self.resolver()?;
-        let entry = resolver.new_name(bytes(path.as_ref()))?;
-        refuse_slash(&entry)?;
+        let entry = resolver.new_file_name(bytes(path.as_ref()))?;
         resolver.file_system.make_node(self.caller(), entry.parent, &entry.name, kind, permissions)
     }
 
@@ -286,8 +277,7 @@ impl Volume {
             return Err(Errno::ENOENT.into());
         }
         let resolver = self.resolver()?;
-        let entry = resolver.new_name(bytes(path.as_ref()))?;
-        refuse_slash(&entry)?;
+        let entry = resolver.new_file_name(bytes(path.as_ref()))?;
         resolver.file_system.make_symlink(self.caller(), entry.parent, &entry.name, target)
     }
 
@@ -311,8 +301,7 @@ impl Volume {
     pub fn link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Attributes> {
         let resolver = self.resolver()?;
         let found = resolver.file(bytes(existing.as_ref()), LastLink::Keep)?;
-        let entry = resolver.new_name(bytes(path.as_ref()))?;
-        refuse_slash(&entry)?;
+        let entry = resolver.new_file_name(bytes(path.as_ref()))?;
         resolver.file_system.link(self.caller(), found.ino, entry.parent, &entry.name)
     }
 
@@ -424,9 +413,4 @@ fn check_can_be_opened(kind: FileKind) -> Result<()> {
             Err(Errno::ENXIO.into())
         }
     }
-}
-
-/// Refuses a name with a slash after it for a file that will be no directory.
-fn refuse_slash(entry: &Entry) -> Result<()> {
-    if entry.needs_directory { Err(Errno::ENOENT.into()) } else { Ok(()) }
 }

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use common::TestVolume;
+use common::{Random, TestVolume};
 use polymux_embed::{Attributes, Errno, FileOptions, LastLink, NodeKind, RenameMode, SetAttributes, Volume};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat};
 
@@ -18,36 +18,17 @@ const DEPTH: usize = 12;
 
 const CALLS: usize = 8_000;
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[usize::try_from(self.next() % choices.len() as u64).unwrap()]
-    }
-
-    fn path(&mut self, names_max: u64) -> String {
-        let mut path = String::new();
-        for number in 0..=self.below(names_max) {
-            if number > 0 {
-                path.push_str(self.of(&["/", "/", "/", "//"]));
-            }
-            path.push_str(self.of(&["a", "b", "c", "a", "b", "c", "d", ".", ".."]));
+/// A path of up to so many names.
+fn random_path(random: &mut Random, names_max: u64) -> String {
+    let mut path = String::new();
+    for number in 0..=random.below(names_max) {
+        if number > 0 {
+            path.push_str(random.of(&["/", "/", "/", "//"]));
         }
-        path.push_str(self.of(&["", "", "", "", "/"]));
-        path
+        path.push_str(random.of(&["a", "b", "c", "a", "b", "c", "d", ".", ".."]));
     }
+    path.push_str(random.of(&["", "", "", "", "/"]));
+    path
 }
 
 #[derive(Debug)]
@@ -80,18 +61,18 @@ struct Way {
 
 impl Call {
     fn random(random: &mut Random) -> Self {
-        let path = random.path(4);
+        let path = random_path(random, 4);
         match random.below(17) {
             0..3 => Self::Make(path),
             3 => Self::Remove(path),
             4 => Self::Unlink(path),
             5 => Self::Node(path),
-            6 | 7 => Self::Symlink(random.path(2), path),
+            6 | 7 => Self::Symlink(random_path(random, 2), path),
             8 => Self::ReadSymlink(path),
-            9 => Self::Link(path, random.path(4)),
+            9 => Self::Link(path, random_path(random, 4)),
             10 => {
                 let mode = random.of(&[RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
-                Self::Rename(path, random.path(4), mode)
+                Self::Rename(path, random_path(random, 4), mode)
             }
             11 => Self::Stat(path, random.of(&[LastLink::Follow, LastLink::Keep])),
             12 => Self::Mode(path, random.of(&[0o600, 0o755, 0o4711, 0o2770])),

@@ -4,35 +4,19 @@
 #[allow(dead_code, reason = "shared with other tests")]
 mod common;
 
-use common::TestVolume;
+use common::{Random, TestVolume};
 use polymux_embed::{AllocateKind, Errno, File, FileOptions, SeekTarget, Volume};
 
 const SIZE_MAX: u64 = 4 << 20;
 const LENGTH_MAX: u64 = 128 << 10;
 const CALLS: usize = 6_000;
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    /// A range within the largest size; some begin or end at a block.
-    fn range(&mut self) -> (u64, u64) {
-        let align = |value: u64, unit: u64| value / unit * unit;
-        let unit = [1, 1, 512, 4096][self.index(4)];
-        let offset = align(self.below(SIZE_MAX - LENGTH_MAX), unit);
-        (offset, align(self.below(LENGTH_MAX), unit).max(1))
-    }
-
-    fn index(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).unwrap()
-    }
+/// A range within the largest size; some begin or end at a block.
+fn range(random: &mut Random) -> (u64, u64) {
+    let align = |value: u64, unit: u64| value / unit * unit;
+    let unit = random.of(&[1, 1, 512, 4096]);
+    let offset = align(random.below(SIZE_MAX - LENGTH_MAX), unit);
+    (offset, align(random.below(LENGTH_MAX), unit).max(1))
 }
 
 fn at(offset: u64) -> usize {
@@ -71,7 +55,7 @@ impl Exerciser {
     }
 
     fn write(&mut self) {
-        let (offset, length) = self.random.range();
+        let (offset, length) = range(&mut self.random);
         let byte = u8::try_from(self.random.below(255)).unwrap() + 1;
         let data: Vec<u8> = (0..length).map(|index| byte.wrapping_add(u8::try_from(index % 13).unwrap())).collect();
         assert_eq!(self.file.write_at(&data, offset).unwrap(), data.len());
@@ -80,7 +64,7 @@ impl Exerciser {
     }
 
     fn read(&mut self) {
-        let (offset, length) = self.random.range();
+        let (offset, length) = range(&mut self.random);
         let mut found = vec![0xEE; at(length)];
         let count = self.file.read_at(&mut found, offset).unwrap();
         let expected = &self.bytes[at(offset).min(self.bytes.len())..at(offset + length).min(self.bytes.len())];
@@ -91,7 +75,7 @@ impl Exerciser {
     }
 
     fn allocate(&mut self, kind: AllocateKind) {
-        let (offset, length) = self.random.range();
+        let (offset, length) = range(&mut self.random);
         self.file.allocate(kind, offset, length).unwrap();
         if matches!(kind, AllocateKind::Extend | AllocateKind::ZeroRange) {
             self.grow_to(offset + length);
@@ -102,7 +86,7 @@ impl Exerciser {
     }
 
     fn copy(&mut self) {
-        let ((from, length), (to, _)) = (self.random.range(), self.random.range());
+        let ((from, length), (to, _)) = (range(&mut self.random), range(&mut self.random));
         let length = length.min(from.abs_diff(to)).min((self.bytes.len() as u64).saturating_sub(from));
         if length == 0 {
             return;
@@ -115,7 +99,7 @@ impl Exerciser {
 
     /// Whatever lies between an offset and the data that is found next has to be zero.
     fn seek(&mut self) {
-        let (offset, _) = self.random.range();
+        let (offset, _) = range(&mut self.random);
         let size = self.bytes.len() as u64;
         match self.file.seek_to(SeekTarget::Data, offset) {
             Ok(data) => {
@@ -131,7 +115,7 @@ impl Exerciser {
 
     /// Sends a part to one of the tiers.
     fn migrate(&mut self) {
-        let tier = ["tier-0", "tier-1"][self.random.index(2)];
+        let tier = self.random.of(&["tier-0", "tier-1"]);
         let (from, half) = (self.random.below(2) * SIZE_MAX / 2, SIZE_MAX / 2);
         let file_system = self.volume.file_system().unwrap();
         self.moves += usize::from(file_system.migrate(self.file.ino(), tier, Some(from..from + half)).is_ok());
@@ -152,7 +136,7 @@ impl Exerciser {
             }
             17 => self.allocate(AllocateKind::PunchHole),
             18 | 19 => {
-                let kind = OTHERS[self.random.index(4)];
+                let kind = self.random.of(&OTHERS);
                 self.allocate(kind);
             }
             20 => self.copy(),

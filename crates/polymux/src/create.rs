@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::opening;
 use polymux_config::random::random_bytes;
-use polymux_fs::{Access, FileSystem, NewVolume, Parts, PolicyKind};
+use polymux_fs::{Access, FileSystem, NewVolume, PolicyKind};
 use polymux_meta::OpenMode;
 use polymux_tier::measure::TIME_DEFAULT;
 use polymux_tier::{Capabilities, Guarantee, PosixTier, Rotation, disks_of};
-use polymux_types::{SystemClock, VolumeId};
+use polymux_types::VolumeId;
 
 use crate::cli::{CreateArguments, Named};
 use crate::output;
@@ -179,14 +180,7 @@ fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
     }
     undo.made.extend(config.options.metadata_region.clone());
     let store = metadata::open(config, OpenMode::CreateNew, None)?;
-    let parts = Parts {
-        name: config.name.clone(),
-        tiers: members,
-        store: Arc::new(store),
-        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
-        clock: Arc::new(SystemClock::new()),
-        seed: u64::from_le_bytes(random_bytes()?),
-    };
+    let parts = opening::parts_of(config, members, Arc::new(store))?;
     let volume = NewVolume {
         id: config.id,
         root_uid: rustix::process::geteuid().as_raw(),

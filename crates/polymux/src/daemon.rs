@@ -19,14 +19,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_config::config::VolumeConfig;
-use polymux_config::config_format::Movers;
 use polymux_config::lock::{UseOfVolume, VolumeLock};
 use polymux_config::metadata_copy::{self, Metadata};
 use polymux_config::opening;
 use polymux_config::registry::Registry;
 use polymux_config::steering_config;
 use polymux_config::tiers::AskedBy;
-use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, MOVERS_DEFAULT, MissingTiers};
+use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, MissingTiers};
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
 use polymux_types::sync::RwLock;
@@ -243,8 +242,8 @@ impl Mounted {
         let unmounter = session.unmounter();
         watch_signals(sender.clone())?;
         let store = metadata.writable().map(Arc::clone);
-        let movers = config.options.movers.map_or(MOVERS_DEFAULT, |Movers(movers)| movers);
-        let background = Arc::new(BackgroundThreads::start(&file_system, movers).context("cannot start threads")?);
+        let background =
+            Arc::new(BackgroundThreads::start(&file_system, config.movers()).context("cannot start threads")?);
         let view = DaemonView {
             file_system: Arc::clone(&file_system),
             background: Arc::clone(&background),

@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
+use polymux_config::opening::parts_of;
 use polymux_config::request::OpenRequest;
 use polymux_config::tiers::{self, AskedBy};
 use polymux_fs::{
-    Access, CheckMode, CheckProgress, FileSystem, MissingTiers, Parts, TierMember, TierPresence, VolumeCheck,
-    VolumeError,
+    Access, CheckMode, CheckProgress, FileSystem, MissingTiers, TierMember, TierPresence, VolumeCheck, VolumeError,
 };
-use polymux_meta::{InUse, LogView, MetadataStore, OpenMode, StoreView};
-use polymux_types::{Errno, SystemClock};
+use polymux_meta::{InUse, LogView, OpenMode, StoreView};
+use polymux_types::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::{FsckArguments, output_format};
@@ -36,7 +36,6 @@ use crate::protocol::{Answer, Request};
 use polymux_config::config::VolumeConfig;
 use polymux_config::metadata;
 use polymux_config::metadata_copy::{Metadata, with_hint};
-use polymux_config::random::random_bytes;
 use polymux_config::registry::{Registry, VolumeReference};
 
 pub use self::report::{FsckReport, report_of};
@@ -218,15 +217,4 @@ fn refuse_without_metadata(config: &VolumeConfig, members: &[TierMember]) -> Res
             bail!("metadata tier `{}` is missing: {reason}", config.tiers[config.metadata].name)
         }
     }
-}
-
-fn parts_of(config: &VolumeConfig, members: Vec<TierMember>, store: Arc<dyn MetadataStore>) -> Result<Parts> {
-    Ok(Parts {
-        name: config.name.clone(),
-        tiers: members,
-        store,
-        metadata_tier: Some(config.tiers[config.metadata].name.clone()),
-        clock: Arc::new(SystemClock::new()),
-        seed: u64::from_le_bytes(random_bytes()?),
-    })
 }

@@ -1,16 +1,15 @@
 //! The state of the metadata store and of its second copy, for `polymux status`.
 
-use polymux_config::metadata_copy::Metadata;
+use polymux_config::metadata_copy::{Metadata, OpenedStore};
 use polymux_meta::{CopyState, StoreView, WindowPlace};
 
 use crate::protocol::{MetadataCopyReport, MetadataStoreReport};
 
 /// The state of the store.
 pub fn of_store(metadata: &Metadata) -> MetadataStoreReport {
-    let report = match (metadata.writable(), metadata.view()) {
-        (Some(store), _) => store.report(),
-        (None, Some(view)) => return of_view(view),
-        (None, None) => unreachable!("a metadata store is open for writing or for reading"),
+    let report = match &metadata.opened {
+        OpenedStore::Writable(store) => store.report(),
+        OpenedStore::ForReading(view) => return of_view(view),
     };
     let (log_window, log_window_reason) = match report.window.place {
         WindowPlace::Surviving(path) => (Some(path), None),

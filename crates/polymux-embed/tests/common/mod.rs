@@ -8,12 +8,12 @@ use polymux_config::config::{TierConfig, VolumeConfig};
 use polymux_config::config_format::OptionsEntry;
 use polymux_config::random::random_bytes;
 use polymux_config::steering_config::SteeringConfig;
-use polymux_config::{metadata, tiers};
+use polymux_config::{metadata, opening, tiers};
 use polymux_embed::{Volume, VolumeOptions};
-use polymux_fs::{Access, FileSystem, NewVolume, Parts};
+use polymux_fs::{Access, FileSystem, NewVolume};
 use polymux_meta::OpenMode;
 use polymux_tier::PosixTier;
-use polymux_types::{SystemClock, VolumeId};
+use polymux_types::VolumeId;
 use tempfile::TempDir;
 
 /// Name of the volume.
@@ -47,14 +47,9 @@ impl TestVolume {
             let open = PosixTier::prepare(&tier.path, tiers::open_options(tier, Access::ReadWrite)).unwrap();
             tiers::member(tier, Arc::new(open)).unwrap()
         };
-        let parts = Parts {
-            name: NAME.to_owned(),
-            tiers: config.tiers.iter().map(member).collect(),
-            store: Arc::new(metadata::open(&config, OpenMode::CreateNew, None).unwrap()),
-            metadata_tier: Some(config.tiers[0].name.clone()),
-            clock: Arc::new(SystemClock::new()),
-            seed: u64::from_le_bytes(random_bytes().unwrap()),
-        };
+        let members = config.tiers.iter().map(member).collect();
+        let store = metadata::open(&config, OpenMode::CreateNew, None).unwrap();
+        let parts = opening::parts_of(&config, members, Arc::new(store)).unwrap();
         let volume = NewVolume {
             id: config.id,
             root_uid: rustix::process::geteuid().as_raw(),
@@ -93,5 +88,28 @@ impl TestVolume {
     /// Opens it.
     pub fn open(&self) -> Volume {
         self.options().open(NAME).unwrap()
+    }
+}
+
+/// splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// One of these.
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len() as u64)).unwrap()]
     }
 }
