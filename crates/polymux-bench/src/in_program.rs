@@ -40,6 +40,9 @@ pub struct InProgramArguments {
     /// Turns of each side.
     #[arg(long, default_value_t = 9)]
     pub turns: usize,
+    /// Only calls whose name contains this.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub only: String,
 }
 
 /// A call that is measured.
@@ -265,7 +268,7 @@ fn table(title: &str, figures: &[Figure], sides: [&dyn Calls; 2], arguments: &In
     let columns = ["call", "native us", "in the program us", "to native", "range of the ratio"];
     let mut section = Section::new(title, &columns);
     let bytes = arguments.file_mib << 20;
-    for figure in figures {
+    for figure in figures.iter().filter(|figure| figure.name().contains(&arguments.only)) {
         let mut times = [Vec::new(), Vec::new()];
         for number in 0..arguments.turns {
             for side in [number % 2, 1 - number % 2] {

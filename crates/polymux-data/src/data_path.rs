@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use polymux_records::passthrough::PassthroughPort;
 use polymux_volume::heat::{ReadUses, StreamTable};
-use polymux_volume::inode::{ActiveStreams, HandleTable, Holders, LoggedMessages, RewrittenFiles};
+use polymux_volume::inode::{ActiveStreams, HandleTable, Holders, LoggedMessages, NewFileSizes, RewrittenFiles};
 use polymux_volume::sched::LookBudget;
 use polymux_volume::space::{SyncPool, WriteBehind};
 use polymux_volume::stamps::Stamps;
@@ -83,6 +83,11 @@ pub struct KernelShare {
     pub passthrough_port: OnceLock<Arc<dyn PassthroughPort>>,
     /// It collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
     pub collects_writes: AtomicBool,
+    /// When a tier last had no object to give to it: that many are given already, or its file system has no leases. In milliseconds since
+    /// mounting.
+    pub lending_refused_ms: AtomicU64,
+    /// Sizes of earlier new files, by which the next ones are given to it from their creation on.
+    pub new_file_sizes: NewFileSizes,
 }
 
 /// When work that proceeds file by file is done next, in milliseconds since mounting, and how far it is.

@@ -22,6 +22,7 @@ const MIB: u64 = 1 << 20;
 /// State that the kernel holds of the volume.
 #[derive(Default)]
 struct PlayedKernel {
+    refuses: AtomicBool,
     objects: Mutex<Vec<(BackingId, Arc<File>)>>,
     numbers: AtomicU32,
 }
@@ -32,6 +33,10 @@ impl PassthroughPort for PlayedKernel {
         let own = object.try_clone_to_owned().expect("a descriptor can be copied");
         self.objects.lock().expect("no panic").push((backing, Arc::new(File::from(own))));
         Some(backing)
+    }
+
+    fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
     }
 
     fn forget(&self, backing: BackingId) {
@@ -479,6 +484,134 @@ fn where_there_is_no_other_tier_a_file_that_grows_is_passed_through_for_changes_
     let tested = tested(&[None]);
     let ino = tested.new_file("f", &pattern(1, 100_000));
     assert_eq!(tested.open(ino, read_write()).1, IoMode::Passthrough);
+}
+
+fn has_object(tested: &Tested, ino: Ino) -> bool {
+    tested.fs().locate(ino).expect("located").home.is_some()
+}
+
+/// A volume whose only tier has the gigabytes of free space that a growing file needs, which `/dev/shm` has not everywhere.
+fn on_only_tier() -> Tested {
+    tested_on(PosixVolume::new(&[None]))
+}
+
+/// Makes a file as the kernel does, and says how it does its I/O.
+fn make_file(tested: &Tested, name: &str) -> (Ino, HandleId, IoMode, Option<BackingId>) {
+    let (ino, handle) = create(tested.fs(), name);
+    let decision = tested.fs().decide_io_mode(handle).expect("decided");
+    (ino, handle, decision.mode, decision.backing)
+}
+
+#[test]
+fn where_there_is_no_other_tier_a_new_file_is_passed_through_from_its_creation_on() {
+    let mut tested = on_only_tier();
+    let (ino, handle, mode, backing) = make_file(&tested, "new");
+    assert_eq!(mode, IoMode::Passthrough);
+    assert_eq!(tested.size(ino), 0);
+    let object = tested.kernel.object(backing);
+    let content = pattern(7, 300_000);
+    object.write_all_at(&content, 0).expect("written");
+    assert_eq!(tested.size(ino), 300_000, "seen at once");
+    let (reader, mode, _) = tested.open(ino, read_only());
+    assert_eq!(mode, IoMode::Passthrough, "as every other description of it");
+    close(tested.fs(), reader).expect("closed");
+    tested.fs().sync(&Caller::root(), handle, SyncKind::All).expect("synced");
+    drop(object);
+    close(tested.fs(), handle).expect("closed");
+    assert!(tested.kernel.holds_nothing());
+    tested.volume.remount(MountOptions::default());
+    let handle = tested.fs().open(&Caller::root(), ino, read_only()).expect("opened");
+    assert!(read_at(tested.fs(), handle, 0, 300_000).expect("read") == content);
+}
+
+#[test]
+fn durable_direct_writes_to_a_new_file_are_there_after_a_power_failure() {
+    let mut tested = on_only_tier();
+    let (ino, _, mode, backing) = make_file(&tested, "new");
+    assert_eq!(mode, IoMode::Passthrough);
+    let object = tested.kernel.object(backing);
+    object.write_all_at(b"durable when it returns", 0).expect("written");
+    // A write with `RWF_DSYNC`, or `msync`, of which the daemon does not hear.
+    object.sync_data().expect("synced");
+    drop(object);
+    tested.volume.die_and_mount(MountOptions::default());
+    let handle = tested.fs().open(&Caller::root(), ino, read_only()).expect("it is there");
+    assert_eq!(read_at(tested.fs(), handle, 0, 100).expect("read"), b"durable when it returns");
+}
+
+#[test]
+fn new_files_that_are_likely_small_or_may_go_on_elsewhere_begin_in_the_daemon() {
+    let several = tested(&[None, None]);
+    let (new, _, mode, _) = make_file(&several, "new");
+    assert_eq!(mode, IoMode::Cached, "another tier could take its growth");
+    assert!(!has_object(&several, new), "and nothing was made for it");
+
+    let tested = on_only_tier();
+    let make = |name: &str, size: usize| {
+        let (_, handle, mode, backing) = make_file(&tested, name);
+        match mode {
+            IoMode::Passthrough => {
+                tested.kernel.object(backing).write_all_at(&pattern(1, size), 0).expect("written");
+            }
+            _ => write_all(tested.fs(), handle, 0, &pattern(1, size)).expect("written"),
+        }
+        close(tested.fs(), handle).expect("closed");
+        mode
+    };
+    assert_eq!(make("1.c", 500), IoMode::Passthrough, "nothing is known");
+    assert_eq!(make("2.c", 500), IoMode::Passthrough, "one small file says little");
+    assert_eq!(make("3.c", 200_000), IoMode::Cached, "two of its kind were small");
+    assert_eq!(make("4.c", 200_000), IoMode::Passthrough, "and one was not");
+    assert!(tested.kernel.holds_nothing());
+}
+
+#[test]
+fn new_files_that_a_direct_write_would_not_serve_begin_in_the_daemon() {
+    let tested = on_only_tier();
+    let begin = |name: &str, permissions: u32, options: polymux_fs::OpenOptions| {
+        let made = tested.fs().create(&Caller::root(), Ino::ROOT, name.as_bytes(), permissions, options);
+        let (attributes, handle) = made.expect("made");
+        let mode = tested.fs().decide_io_mode(handle).expect("decided").mode;
+        assert!(!has_object(&tested, attributes.ino), "nothing was made for {name}");
+        close(tested.fs(), handle).expect("closed");
+        mode
+    };
+    let write = read_write();
+    assert_eq!(begin("durable.a", 0o644, polymux_fs::OpenOptions { synchronous: true, ..write }), IoMode::Cached);
+    assert_eq!(begin("appends.b", 0o644, polymux_fs::OpenOptions { positions_appends: true, ..write }), IoMode::Cached);
+    assert_eq!(begin("set-id.c", 0o4755, write), IoMode::Cached);
+    assert_eq!(begin("read.d", 0o644, read_only()), IoMode::Cached);
+    tested.kernel.refuses.store(true, Ordering::Relaxed);
+    assert_eq!(begin("refused.e", 0o644, write), IoMode::Cached);
+}
+
+#[test]
+fn messages_begin_in_the_daemon_once_a_directory_is_known_for_them() {
+    let tested = on_only_tier();
+    let deliver = |number: u64| {
+        // A new process delivers each, under a name like no other.
+        let caller = Caller { stream: polymux_types::StreamId(number), ..Caller::root() };
+        let name = format!("{}.m", ["a", "b", "c", "d"].map(|letter| letter.repeat(number as usize % 7 + 1)).concat());
+        let name = format!("{name}{}", "x".repeat(number as usize + 1));
+        let made = tested.fs().create(&caller, Ino::ROOT, name.as_bytes(), 0o644, read_write());
+        let (_, handle) = made.expect("made");
+        let decision = tested.fs().decide_io_mode(handle).expect("decided");
+        let content = pattern(1, 9000);
+        match decision.mode {
+            IoMode::Passthrough => {
+                tested.kernel.object(decision.backing).write_all_at(&content, 0).expect("written");
+            }
+            _ => write_all(tested.fs(), handle, 0, &content).expect("written"),
+        }
+        tested.fs().sync(&caller, handle, SyncKind::All).expect("synced");
+        close(tested.fs(), handle).expect("closed");
+        decision.mode
+    };
+    assert_eq!(deliver(0), IoMode::Passthrough, "nothing is known");
+    (1..12).for_each(|number| {
+        deliver(number);
+    });
+    assert_eq!(deliver(12), IoMode::Cached, "the directory is known to hold messages");
 }
 
 #[test]

@@ -67,6 +67,14 @@ impl Batch {
         self.begin(key);
     }
 
+    /// Makes capacity for a value of this length and the changes of an ordinary operation beside it, so that a long value does not
+    /// allocate and copy several times.
+    pub fn reserve(&mut self, length: usize) {
+        if self.bytes.capacity() - self.bytes.len() < length + HEADER_LENGTH {
+            self.bytes.reserve(length + CAPACITY_FIRST);
+        }
+    }
+
     /// Appends the header of a removal and the key; returns where the header begins and where the key ends.
     fn begin(&mut self, key: impl FnOnce(&mut Vec<u8>)) -> (usize, usize) {
         if self.bytes.capacity() == 0 {

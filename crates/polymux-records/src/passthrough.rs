@@ -86,6 +86,8 @@ pub enum Obstacle {
     ReadingOnly,
     /// It has no object yet.
     NoObject,
+    /// It is new, and others of its kind or by its creator were small when they were closed.
+    LikelySmall,
     /// More than one tier holds it.
     Split,
     /// A failed sync lost some of its bytes, and they were not written since.
@@ -115,7 +117,7 @@ pub enum Obstacle {
     MayLeave,
     /// Its tier has too little free space or a capacity of its own, or overwrites need space.
     Room,
-    /// It grew while it was last open for changes, or nothing is known of that: then it has to be able to go on on another tier.
+    /// It is new, it grew while it was last open for changes, or nothing is known of that: then it has to be able to go on on another tier.
     Grows,
     /// Its tier holds the metadata, and its file system reserves no space for them that a direct write could not take.
     MetadataRoom,
@@ -131,6 +133,7 @@ impl Obstacle {
             Self::CollectsWrites => "the kernel collects writes (`io = \"write-back\"`)",
             Self::ReadingOnly => "passthrough is for reading only",
             Self::NoObject => "it has no object yet",
+            Self::LikelySmall => "it is new, and new files of its kind, or of the program that made it, were small",
             Self::Split => "more than one tier holds it",
             Self::Damaged => "some of its bytes are lost",
             Self::Unfreed => "bytes that it gave up on its tier wait to be freed",
@@ -147,7 +150,7 @@ impl Obstacle {
             Self::MayMove => "it is not on the fastest tier that it may be on, and may move there",
             Self::MayLeave => "its tier is short of space or has much to read, and it may have to leave",
             Self::Grows => {
-                "it may grow beyond its tier: it was not only overwritten while it was last open for changes"
+                "it may grow beyond its tier: it is new, or was not only overwritten while it was last open for changes"
             }
             Self::MetadataRoom => {
                 "its tier holds the metadata, and its file system keeps no blocks for root (mkfs.ext4 -m) that a direct write \

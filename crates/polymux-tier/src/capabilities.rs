@@ -86,6 +86,14 @@ impl Capabilities {
     pub fn holds_partial_files(&self) -> bool {
         self.sparse && self.punch_hole
     }
+
+    /// Whether the sync of a new object's bytes makes its directory entry durable as well, so that its directory needs no
+    /// sync of its own (docs/design/0005). ext4 and XFS make both in one transaction of a journal that keeps its order,
+    /// and the sync of a new file commits that transaction.
+    #[must_use]
+    pub fn sync_covers_entry(&self) -> bool {
+        matches!(self.file_system.as_str(), "ext4" | "xfs")
+    }
 }
 
 impl fmt::Display for Guarantee {

@@ -23,8 +23,8 @@ impl ObjectRef {
     }
 }
 
-/// Attributes of an object in the file system below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Attributes of an object in the file system below; the default is those of an empty one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectStat {
     /// Size in bytes, holes included.
     pub size: u64,

@@ -30,6 +30,7 @@ mod lengths;
 mod logged_messages;
 mod moving;
 mod names_edition;
+mod new_file_sizes;
 mod number_hash;
 mod pin_counts;
 mod protection;
@@ -63,6 +64,7 @@ pub(crate) use late_stamps::WalkBelow;
 pub use logged_messages::LoggedMessages;
 pub use moving::MoveTicket;
 pub use names_edition::{Editions, NamesEdition};
+pub use new_file_sizes::{Creation, NewFileSizes};
 pub use protection::{
     check_allocation, check_change, check_not_immutable, check_not_protected, check_open, check_removable,
     is_append_only,

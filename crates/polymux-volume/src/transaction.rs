@@ -47,9 +47,12 @@ impl Transaction {
         inode.is_record_open.store(false, Ordering::Release);
         if let Some(file) = inode.file() {
             file.log_inline(|change| match change {
-                InlineChange::Put(content) => self.put_record_with(keys::inline(inode.ino), |bytes| {
-                    polymux_records::store::inline_format::encode_into(bytes, content);
-                }),
+                InlineChange::Put(content) => {
+                    self.batch.reserve(content.len());
+                    self.put_record_with(keys::inline(inode.ino), |bytes| {
+                        polymux_records::store::inline_format::encode_into(bytes, content);
+                    });
+                }
                 InlineChange::Delete => self.batch.delete(keys::inline(inode.ino)),
             });
         }

@@ -104,7 +104,7 @@ fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
     }
     // Where there is another tier, a file that grows all the time is not passed through for changes.
     let ground = tempfile::tempdir().unwrap();
-    let device = NativeMount::new(ground.path(), "device", FileSystemKind::Ext4WithReserve, 512);
+    let device = NativeMount::new(ground.path(), "device", FileSystemKind::Ext4WithReserve, 4096);
     let tier = device.path().join("only");
     fs::create_dir(&tier).unwrap();
     let mut volume = TestVolume::on_tiers(vec![("only".to_owned(), tier)]);

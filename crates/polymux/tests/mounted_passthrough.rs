@@ -114,7 +114,7 @@ fn reads_and_writes_of_a_whole_file_cost_no_message_and_where_says_why() {
     assert!(fs::read(&path).expect("read") == expected);
     let new = File::create(volume.path().join("new")).expect("made");
     let said = volume.io_of(&volume.path().join("new"));
-    assert_eq!(said, "through the daemon: it has no object yet");
+    assert!(said.starts_with("through the daemon: it may grow beyond its tier"), "{said}");
     drop(new);
 }
 

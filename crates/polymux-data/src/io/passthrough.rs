@@ -3,13 +3,14 @@
 //! Invariants while a file is passed through:
 //! * Its one object holds all of it: its map names no other tier, it has no pending frees, no damage and no migration, and none of
 //!   that begins. A write that does not fit on the tier fails with `ENOSPC`.
-//! * A program that may change the object makes it longer without a request to the daemon, while its tier has free space. So the object is
-//!   given for changes only to files that were not made longer when they were last changed, and on the tier of the metadata only where the
-//!   file system keeps space that such a writer cannot take (docs/design/0026).
+//! * A program that may change the object makes it longer without a request to the daemon, while its tier has free space. So the object of
+//!   a file that is new, or was made longer when it was last changed, is given for changes only where no other tier could take its growth,
+//!   and on the tier of the metadata only where the file system keeps space that such a writer cannot take (docs/design/0026).
 //! * If the object may be changed directly, size, times and bytes are those of the object, which is asked whenever they matter.
 //! * It is decided under `DirectState::passed`, the outermost lock of a file, and becomes true or false while the barrier is
 //!   held alone: who holds the barrier sees it stand still.
 
+mod begin;
 mod place;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use polymux_volume::inode::{
     FileState, Grant, Handle, Inode, OpenPurpose, PagesSeen, PassedThrough, Standing, check_open, is_append_only,
     reference_of,
 };
+use polymux_volume::space::TierHandle;
 
 use crate::data_path::DataPath;
 
@@ -216,11 +218,16 @@ impl DataPath {
         if is_append_only(inode) {
             return Ok(Some(Obstacle::AppendOnly));
         }
-        if handle.options.truncate {
+        let begins =
+            handle.creation.filter(|_| purpose == OpenPurpose::Change && file.layout.read().objects.is_empty());
+        if handle.options.truncate && begins.is_none() {
             let is_new = file.layout.read().objects.is_empty();
             return Ok(Some(if is_new { Obstacle::NoObject } else { Obstacle::Emptied }));
         }
         let Some(port) = self.kernel.passthrough_port.get() else { return Ok(Some(self.obstacle_without_port())) };
+        if port.refuses() {
+            return Ok(Some(Obstacle::Kernel));
+        }
         if passed.backing.is_some() {
             if let Some(obstacle) = self.obstacle_to_changes(inode, file, handle)? {
                 return Ok(Some(obstacle));
@@ -230,8 +237,13 @@ impl DataPath {
             self.lend_for_changes(file, passed)?;
             return Ok(None);
         }
-        // Never waits: writers and movers go on, and this open file description goes through the daemon as theirs do.
+        // Never waits for them: writers and movers go on, and this open file description goes through the daemon as theirs do.
         let Some(_alone) = file.barrier.try_write() else { return Ok(Some(Obstacle::Busy)) };
+        if let Some(creation) = begins
+            && let Some(obstacle) = self.begin_with_object(inode, file, handle, &creation)?
+        {
+            return Ok(Some(obstacle));
+        }
         if let Some(obstacle) = self.obstacle(inode, file, purpose)? {
             return Ok(Some(obstacle));
         }
@@ -248,7 +260,10 @@ impl DataPath {
         let tier = self.volume.tiers.by_id(entry.tier)?;
         let loan = match tier.get()?.lend(reference_of(&entry), lent_for) {
             Ok(loan) => loan,
-            Err(TierError::Unsupported(_)) => return Ok(Some(Obstacle::Tier)),
+            Err(TierError::Unsupported(_)) => {
+                self.kernel.lending_refused_ms.store(self.volume.elapsed_ms(), Ordering::Relaxed);
+                return Ok(Some(Obstacle::Tier));
+            }
             Err(error) => return Err(tier.note_error(error)),
         };
         let Some(backing) = port.register(loan.descriptor()) else { return Ok(Some(Obstacle::Kernel)) };
@@ -312,27 +327,14 @@ impl DataPath {
 
     /// Why a file that may be passed through must not be changed directly.
     fn obstacle_to_changes(&self, inode: &Inode, file: &FileState, handle: &Handle) -> Result<Option<Obstacle>> {
-        if handle.options.synchronous {
-            return Ok(Some(Obstacle::Synchronous));
-        }
-        if handle.options.positions_appends {
-            return Ok(Some(Obstacle::Appends));
-        }
-        if inode.common.read().permissions & SET_ID != 0 {
-            return Ok(Some(Obstacle::SetId));
-        }
-        if self.passthrough_use(inode) != PassthroughUse::Auto {
-            return Ok(Some(Obstacle::ReadingOnly));
+        if let Some(obstacle) = self.obstacle_of_description(inode, handle) {
+            return Ok(Some(obstacle));
         }
         let is_append = handle.options.append;
         let entry = file.layout.read().object(0);
         let handle = self.volume.tiers.by_id(entry.tier)?;
-        let Some(tier) = handle.present() else { return Ok(Some(Obstacle::Tier)) };
-        if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
-            return Ok(Some(Obstacle::Room));
-        }
-        if !self.volume.tiers.keep_metadata_reserve(&handle) {
-            return Ok(Some(Obstacle::MetadataRoom));
+        if let Some(obstacle) = self.obstacle_of_tier_to_changes(&handle) {
+            return Ok(Some(obstacle));
         }
         self.see_direct_changes(inode, file)?;
         let may_grow = is_append || !file.direct.growth.is_steady();
@@ -340,8 +342,32 @@ impl DataPath {
             return Ok(Some(Obstacle::Grows));
         }
         let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
-        let has_room = handle.headroom() >= room_wanted(&stat) && !handle.is_above_high_mark();
+        let has_room = has_space_for(&handle, &stat) && (!may_grow || self.may_grow_on(&handle));
         Ok((!has_room).then_some(Obstacle::Room))
+    }
+
+    /// Why a description must not change an object directly, whichever that is.
+    fn obstacle_of_description(&self, inode: &Inode, handle: &Handle) -> Option<Obstacle> {
+        if handle.options.synchronous {
+            Some(Obstacle::Synchronous)
+        } else if handle.options.positions_appends {
+            Some(Obstacle::Appends)
+        } else if inode.common.read().permissions & SET_ID != 0 {
+            Some(Obstacle::SetId)
+        } else if self.passthrough_use(inode) != PassthroughUse::Auto {
+            Some(Obstacle::ReadingOnly)
+        } else {
+            None
+        }
+    }
+
+    /// Why objects of a tier must not be changed directly.
+    fn obstacle_of_tier_to_changes(&self, handle: &TierHandle) -> Option<Obstacle> {
+        let Some(tier) = handle.present() else { return Some(Obstacle::Tier) };
+        if tier.capabilities().overwrite != OverwriteStyle::InPlace || tier.capabilities().is_limited {
+            return Some(Obstacle::Room);
+        }
+        (!self.volume.tiers.keep_metadata_reserve(handle)).then_some(Obstacle::MetadataRoom)
     }
 
     /// Whether another tier could take data that does not fit on this one.
@@ -455,6 +481,9 @@ impl DataPath {
             && let Some(file) = handle.inode.file()
         {
             file.direct.growth.end_of_description();
+            if let Some(creation) = &handle.creation {
+                self.kernel.new_file_sizes.note_closed(creation, file.size());
+            }
         }
         ended
     }
@@ -479,7 +508,8 @@ impl DataPath {
         if file.direct.users.now().held().is_some() {
             self.holders.note(inode.clone(), loan);
         }
-        let pages_before = passed.pages_before.take();
+        // A removed file is read no more, and its space is waited for.
+        let pages_before = passed.pages_before.take().filter(|_| inode.common.read().links > 0);
         // Under the lock, so that the file is not passed through anew meanwhile.
         self.warm_after_passthrough(inode, file, purpose_of(handle), pages_before.as_ref());
         let granted = std::mem::take(&mut passed.granted_bytes);
@@ -547,6 +577,11 @@ impl DataPath {
         let kind = if purpose == OpenPurpose::Change { AccessKind::Write } else { AccessKind::Read };
         self.note_bypassing_use(inode, file, kind, pages_before);
     }
+}
+
+/// Whether a tier has the space that a file may take which is changed directly.
+fn has_space_for(tier: &TierHandle, stat: &ObjectStat) -> bool {
+    tier.headroom() >= room_wanted(stat) && !tier.is_above_high_mark()
 }
 
 /// Space that a file takes if all of it is written, and some growth.

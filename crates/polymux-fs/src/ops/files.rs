@@ -14,7 +14,7 @@ use polymux_records::passthrough::IoMode;
 use polymux_types::limits::FILE_SIZE_MAX;
 use polymux_types::{Errno, Ino, StreamId};
 use polymux_volume::access::{EXECUTE, READ, WRITE};
-use polymux_volume::inode::{FileState, Handle, Inode, check_allocation, check_not_immutable, check_open};
+use polymux_volume::inode::{Creation, FileState, Handle, Inode, check_allocation, check_not_immutable, check_open};
 
 use crate::mounted::Mounted;
 
@@ -31,7 +31,7 @@ fn note_lost_pages(file: &FileState) {
 }
 
 /// A description of a file that is opened.
-fn describe(inode: &Arc<Inode>, options: OpenOptions) -> Result<Handle> {
+fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>) -> Result<Handle> {
     let mut lifecycle = inode.lifecycle.lock();
     if lifecycle.gone {
         return Err(Errno::ENOENT.into());
@@ -46,6 +46,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions) -> Result<Handle> {
         error_seen: AtomicU32::new(seen),
         io_mode: OnceLock::new(),
         is_untold: AtomicBool::new(false),
+        creation,
     })
 }
 
@@ -104,14 +105,24 @@ impl Mounted {
     }
 
     pub(crate) fn add_handle(&self, inode: &Arc<Inode>, options: OpenOptions) -> Result<HandleId> {
-        Ok(self.data.handles.insert(describe(inode, options)?))
+        Ok(self.data.handles.insert(describe(inode, options, None)?))
+    }
+
+    /// The description that made a file.
+    pub(crate) fn add_creating_handle(
+        &self,
+        inode: &Arc<Inode>,
+        options: OpenOptions,
+        creation: Option<Creation>,
+    ) -> Result<HandleId> {
+        Ok(self.data.handles.insert(describe(inode, options, creation)?))
     }
 
     /// Opens a file for a description that the kernel has since before this mount, under the number that it has of it.
     pub(crate) fn restore_handle(&self, id: HandleId, ino: Ino, options: OpenOptions) -> Result<()> {
         let inode = self.volume.inode(ino)?;
         let file = inode.file().ok_or(Errno::EINVAL)?;
-        self.data.handles.insert_as(id, describe(&inode, options)?);
+        self.data.handles.insert_as(id, describe(&inode, options, None)?);
         if options.write {
             // An earlier daemon may have emptied it, and then its close makes the newly written bytes durable.
             file.durability.emptyings.note();

@@ -8,7 +8,7 @@ use polymux_records::caller::{Caller, Wait};
 use polymux_records::error::Result;
 use polymux_types::{Errno, Ino, limits};
 use polymux_volume::access::EXECUTE;
-use polymux_volume::inode::Body;
+use polymux_volume::inode::{Body, Creation};
 
 use crate::mounted::Mounted;
 
@@ -115,7 +115,10 @@ impl Mounted {
             Err(error) => return Err(error),
         };
         // The creator of a file may use it as asked for, whatever its mode says.
-        let handle = self.add_handle(&inode, options)?;
+        // Guesses serve the kernel alone.
+        let is_guessed = self.data.kernel.passthrough_port.get().is_some_and(|port| !port.refuses());
+        let creation = is_guessed.then(|| Creation::of(parent, name, caller.stream));
+        let handle = self.add_creating_handle(&inode, options, creation)?;
         Ok((self.attributes_of(&inode)?, handle))
     }
 

@@ -189,13 +189,6 @@ impl PosixTier {
         }
     }
 
-    /// Whether the sync of a new object's bytes makes its directory entry durable as well, so that the bucket needs no
-    /// sync of its own (docs/design/0005). ext4 and XFS make both in one transaction of a journal that keeps its order,
-    /// and the sync of a new file commits that transaction.
-    fn sync_covers_entry(&self) -> bool {
-        matches!(self.capabilities().file_system.as_str(), "ext4" | "xfs")
-    }
-
     fn sync_entry(&self, object: ObjectRef) -> Result<(), TierError> {
         let bucket = self
             .open_path(&format!("{:03x}", object.bucket.0), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)
@@ -575,7 +568,7 @@ impl Tier for PosixTier {
         }
         let outcome = match outcome {
             Ok(synced) if self.descriptors.is_created(object) => match synced {
-                Synced::Now if self.sync_covers_entry() => {
+                Synced::Now if self.capabilities().sync_covers_entry() => {
                     self.descriptors.forget_created(&[object]);
                     Ok(())
                 }

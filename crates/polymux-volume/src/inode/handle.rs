@@ -11,6 +11,7 @@ use polymux_types::sync::RwLock;
 use polymux_types::{Errno, Ino};
 
 use super::Inode;
+use super::new_file_sizes::Creation;
 use super::number_hash::NumberMap;
 
 /// One open description of a regular file.
@@ -26,6 +27,8 @@ pub struct Handle {
     pub io_mode: OnceLock<IoMode>,
     /// The kernel was never notified of it, nor of the state of the pages that it has.
     pub is_untold: AtomicBool,
+    /// Of the description that made the file: what the size of the file can be guessed by.
+    pub creation: Option<Creation>,
 }
 
 const SHARDS: usize = 64;

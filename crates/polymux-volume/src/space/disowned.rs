@@ -148,6 +148,13 @@ impl DisownedQueue {
         !pending.frees.is_empty() || !self.carried.lock().objects.is_empty()
     }
 
+    /// Whether anything on a tier is still to be freed, or is being freed.
+    pub fn is_freeing_on(&self, tier: TierId) -> bool {
+        let pending = self.pending.lock();
+        let is_pending = pending.frees.range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier);
+        is_pending || self.is_carrying(tier)
+    }
+
     /// Whether a round of a tier frees something.
     pub(crate) fn is_carrying(&self, tier: TierId) -> bool {
         self.carried.lock().objects.range((tier, ObjectId(0))..).next().is_some_and(|(of, _)| *of == tier)
