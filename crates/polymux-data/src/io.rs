@@ -19,6 +19,7 @@ mod inline;
 mod inline_move;
 mod layout_change;
 mod log_growth;
+mod memory_reads;
 mod messages;
 mod objects;
 mod passthrough;

@@ -44,6 +44,8 @@ macro_rules! counters {
 counters!(
     /// Reads of files.
     reads,
+    /// Of these, small ones at random that memory answered, past the bookkeeping of tiers.
+    reads_from_memory,
     /// Bytes that reads returned.
     bytes_read,
     /// Reads that began anew because the mapping changed under them.

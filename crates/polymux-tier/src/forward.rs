@@ -4,7 +4,8 @@
 //! default body was forgotten in three wrappers before, and their users saw a tier without it.
 
 /// Defines the named methods of [`Tier`](crate::Tier) as calls of those of a field, within an `impl Tier` block. `reads_as_read` stands for
-/// `read_for_keeper` and `read_exactly` as the tier's own `read`: for wrappers that act on reads and, without a field, for tiers that have one way to read.
+/// `read_for_keeper` and `read_exactly` as the tier's own `read`, and no `memory_reads`: for wrappers that act on reads and, without a field, for tiers that
+/// have one way to read.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -22,7 +23,8 @@
 ///         Ok(())
 ///     }
 ///
-///     polymux_tier::forward_to_tier!(inner: capabilities, space, create, remove, stat, read, read_for_keeper, read_exactly, write,
+///     polymux_tier::forward_to_tier!(inner: capabilities, space, create, remove, stat, read, read_for_keeper, read_exactly, memory_reads,
+///         write,
 ///         begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere, share_for_copy,
 ///         copy_within_file_system, truncate, allocate, punch, seek, allocated, give_back_room_ahead, stamp, read_stamp, is_unsynced, list,
 ///         read_label, write_label, remove_label, probe, measuring_ground, counters);
@@ -44,6 +46,13 @@ macro_rules! forward_to_tier {
     (reads_as_read) => {
         $crate::forward_to_tier!(@@read_as read_for_keeper);
         $crate::forward_to_tier!(@@read_as read_exactly);
+
+        fn memory_reads(&self, _object: $crate::ObjectRef) -> Option<::std::sync::Weak<dyn $crate::MemoryReads>> {
+            None
+        }
+    };
+    (@memory_reads $field:ident) => {
+        $crate::forward_to_tier!(@@call $field memory_reads(object: $crate::ObjectRef) -> Option<::std::sync::Weak<dyn $crate::MemoryReads>>);
     };
     (@@read_as $method:ident) => {
         fn $method(

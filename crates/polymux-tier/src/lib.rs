@@ -30,8 +30,8 @@ pub use error::TierError;
 pub use label::{CleanStamp, Label};
 pub use lockable_file::{LockOutcome, LockableFile};
 pub use object::{
-    AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, StampDirectory, StampOrder,
-    StampRefresh, Wait,
+    AllocateMode, Loan, LoanPurpose, MemoryReads, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space,
+    StampDirectory, StampOrder, StampRefresh, Wait,
 };
 pub use posix::{
     BytesUsed, OWN_DIRECTORY, OpenAccess, PosixTier, PosixTierOptions, disks_of, probe_directory, read_label_at,

@@ -34,6 +34,13 @@ pub struct ObjectStat {
     pub modified: Timestamp,
 }
 
+/// Reads of an open object that memory answers ([`crate::Tier::memory_reads`]).
+pub trait MemoryReads: Send + Sync {
+    /// Reads bytes that are in memory; returns how many, which is less than asked for at the end of the object and where the rest is
+    /// not in memory. `None` where a device would have to be waited for, and on any error: an ordinary read says which.
+    fn read_from_memory(&self, offset: u64, buffer: &mut [u8]) -> Option<usize>;
+}
+
 /// Space on a tier in bytes, within its capacity limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Space {

@@ -1,6 +1,7 @@
 //! The narrow trait that every backend and every wrapper implements.
 
 use std::ops::Range;
+use std::sync::Weak;
 
 use polymux_types::{Bucket, ObjectId};
 
@@ -11,7 +12,9 @@ use crate::label::Label;
 use crate::measure::Ground;
 use std::os::fd::OwnedFd;
 
-use crate::object::{AllocateMode, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait};
+use crate::object::{
+    AllocateMode, Loan, LoanPurpose, MemoryReads, ObjectRef, ObjectStamp, ObjectStat, SeekTarget, Space, Wait,
+};
 
 /// One tier of a volume (M1: the same operations on every participating file system).
 ///
@@ -53,6 +56,10 @@ pub trait Tier: Send + Sync {
     /// As [`Tier::read`], for a caller that does its own read-ahead, where that is worth it ([`Tier::read_ahead`]): no more is read from the
     /// device than was asked for. A tier that sees only a part of the reads of a file would guess wrongly.
     fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
+
+    /// A way to read what memory has of an object, past all bookkeeping of the tier: such a read never waits for a device. `None` where the object
+    /// is not open, and where its file system does not tell what is in memory. It keeps the object open for no longer than the tier would.
+    fn memory_reads(&self, object: ObjectRef) -> Option<Weak<dyn MemoryReads>>;
 
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for
     /// only when space ran out in the middle (then at least one byte was written). With no byte written, running out of

@@ -14,7 +14,9 @@ use polymux_records::passthrough::IoMode;
 use polymux_types::limits::FILE_SIZE_MAX;
 use polymux_types::{Errno, Ino, StreamId};
 use polymux_volume::access::{EXECUTE, READ, WRITE};
-use polymux_volume::inode::{Creation, FileState, Handle, Inode, check_allocation, check_not_immutable, check_open};
+use polymux_volume::inode::{
+    Creation, FileState, Handle, Inode, MemoryReadState, check_allocation, check_not_immutable, check_open,
+};
 
 use crate::mounted::Mounted;
 
@@ -47,6 +49,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>
         io_mode: OnceLock::new(),
         is_untold: AtomicBool::new(false),
         creation,
+        memory_reads: MemoryReadState::default(),
     })
 }
 
@@ -155,6 +158,12 @@ impl Mounted {
         if caller.wait == Wait::Never && file.is_changed_directly() {
             // How long it is has to be asked of its tier.
             return Err(ErrorKind::WouldBlock.into());
+        }
+        // The kernel of a mount has what was read before in its own memory.
+        if handle.io_mode.get().is_none()
+            && let Some(count) = self.data.read_from_memory(&handle, file, offset, buffer)
+        {
+            return Ok(count);
         }
         let keeper = if handle.io_mode.get() == Some(&IoMode::Cached) { Keeper::Reader } else { Keeper::Tier };
         let count = self.data.read_file(&handle.inode, file, offset, buffer, caller.wait, keeper)?;

@@ -1,14 +1,16 @@
 //! The descriptor cache: at most so many objects open, least recently used first out, none with unsynced bytes.
 
 use std::collections::{HashMap, HashSet};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
+use rustix::io::ReadWriteFlags;
 
 use crate::error::TierError;
-use crate::object::ObjectRef;
+use crate::object::{MemoryReads, ObjectRef};
 
 const SHARDS_MAX: usize = 16;
 
@@ -36,10 +38,12 @@ pub(super) struct OpenObject {
     pub(super) reads_exactly: AtomicBool,
     /// Held while that changes.
     pub(super) advice_turn: Mutex<()>,
+    /// Flags with which a read is answered by memory alone; `None` where there are none.
+    memory_read: Option<ReadWriteFlags>,
 }
 
 impl OpenObject {
-    pub(super) fn new(descriptor: OwnedFd, allocated: u64) -> Self {
+    pub(super) fn new(descriptor: OwnedFd, allocated: u64, memory_read: Option<ReadWriteFlags>) -> Self {
         Self {
             descriptor,
             change: AtomicU64::new(0),
@@ -53,6 +57,7 @@ impl OpenObject {
             loans: AtomicU32::new(0),
             reads_exactly: AtomicBool::new(false),
             advice_turn: Mutex::default(),
+            memory_read,
         }
     }
 
@@ -62,6 +67,10 @@ impl OpenObject {
         let result = change();
         self.change.fetch_add(1, Ordering::SeqCst);
         result
+    }
+
+    pub(super) fn has_memory_reads(&self) -> bool {
+        self.memory_read.is_some()
     }
 
     pub(super) fn is_unsynced(&self) -> bool {
@@ -88,6 +97,12 @@ impl OpenObject {
     /// A sync that began at `mark` succeeded.
     pub(super) fn note_synced(&self, mark: u64) {
         self.synced.fetch_max(mark, Ordering::SeqCst);
+    }
+}
+
+impl MemoryReads for OpenObject {
+    fn read_from_memory(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        rustix::io::preadv2(&self.descriptor, &mut [IoSliceMut::new(buffer)], offset, self.memory_read?).ok()
     }
 }
 

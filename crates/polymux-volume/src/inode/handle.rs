@@ -11,6 +11,7 @@ use polymux_types::sync::RwLock;
 use polymux_types::{Errno, Ino};
 
 use super::Inode;
+use super::memory_reads::MemoryReadState;
 use super::new_file_sizes::Creation;
 use super::number_hash::NumberMap;
 
@@ -29,6 +30,8 @@ pub struct Handle {
     pub is_untold: AtomicBool,
     /// Of the description that made the file: what the size of the file can be guessed by.
     pub creation: Option<Creation>,
+    /// Its reads that memory answered.
+    pub memory_reads: MemoryReadState,
 }
 
 const SHARDS: usize = 64;

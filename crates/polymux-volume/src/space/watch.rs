@@ -13,13 +13,13 @@
 
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use polymux_tier::{
-    AllocateMode, Capabilities, CounterSnapshot, Label, Loan, LoanPurpose, ObjectRef, ObjectStamp, ObjectStat,
-    SeekTarget, Space, Tier, TierError, Wait,
+    AllocateMode, Capabilities, CounterSnapshot, Label, Loan, LoanPurpose, MemoryReads, ObjectRef, ObjectStamp,
+    ObjectStat, SeekTarget, Space, Tier, TierError, Wait,
 };
 use polymux_types::sync::Mutex;
 use polymux_types::{Bucket, InFlight, InFlightTable, ObjectId};
@@ -412,6 +412,11 @@ impl Tier for WatchedTier {
         if let Ok(_call) = self.begin(CallClass::Read) {
             self.inner.read_ahead(object, offset, length);
         }
+    }
+
+    fn memory_reads(&self, object: ObjectRef) -> Option<Weak<dyn MemoryReads>> {
+        // Such a read waits for nothing that would have to be watched.
+        self.inner.memory_reads(object)
     }
 
     fn cached_bytes(&self, object: ObjectRef, offset: u64, length: u64) -> Option<u64> {
