@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
 use polymux_records::passthrough::PassthroughPort;
 use polymux_volume::heat::{ReadUses, StreamTable};
@@ -101,6 +101,10 @@ pub struct Upkeep {
     pub(crate) inline_due_ms: AtomicU64,
     /// The inline file after which that goes on.
     pub(crate) inline_cursor: AtomicU64,
+    /// Wall clock time of the last look at the tiers, in seconds since 1970; 0 before the first one.
+    pub looked_at_seconds: AtomicI64,
+    /// At that look a tier did not answer.
+    pub has_silent_tier: AtomicBool,
     /// Messages in the metadata store, which move to objects, too.
     pub(crate) messages: LoggedMessages,
 }

@@ -588,11 +588,10 @@ fn new_files_that_a_direct_write_would_not_serve_begin_in_the_daemon() {
 #[test]
 fn messages_begin_in_the_daemon_once_a_directory_is_known_for_them() {
     let tested = on_only_tier();
-    let deliver = |number: u64| {
+    let deliver = |number: u8| {
         // A new process delivers each, under a name like no other.
-        let caller = Caller { stream: polymux_types::StreamId(number), ..Caller::root() };
-        let name = format!("{}.m", ["a", "b", "c", "d"].map(|letter| letter.repeat(number as usize % 7 + 1)).concat());
-        let name = format!("{name}{}", "x".repeat(number as usize + 1));
+        let caller = Caller { stream: polymux_types::StreamId(number.into()), ..Caller::root() };
+        let name = format!("message.{}", "x".repeat(usize::from(number) + 1));
         let made = tested.fs().create(&caller, Ino::ROOT, name.as_bytes(), 0o644, read_write());
         let (_, handle) = made.expect("made");
         let decision = tested.fs().decide_io_mode(handle).expect("decided");

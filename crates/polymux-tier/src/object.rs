@@ -37,7 +37,7 @@ pub struct ObjectStat {
 /// Reads of an open object that memory answers ([`crate::Tier::memory_reads`]).
 pub trait MemoryReads: Send + Sync {
     /// Reads bytes that are in memory; returns how many, which is less than asked for at the end of the object and where the rest is
-    /// not in memory. `None` where a device would have to be waited for, and on any error: an ordinary read says which.
+    /// not in memory. `None` where a device would have to be waited for, whose work begins then, and on any error: an ordinary read says which.
     fn read_from_memory(&self, offset: u64, buffer: &mut [u8]) -> Option<usize>;
 }
 

@@ -57,8 +57,9 @@ pub trait Tier: Send + Sync {
     /// device than was asked for. A tier that sees only a part of the reads of a file would guess wrongly.
     fn read_exactly(&self, object: ObjectRef, offset: u64, buffer: &mut [u8], wait: Wait) -> Result<usize, TierError>;
 
-    /// A way to read what memory has of an object, past all bookkeeping of the tier: such a read never waits for a device. `None` where the object
-    /// is not open, and where its file system does not tell what is in memory. It keeps the object open for no longer than the tier would.
+    /// A way to read the bytes of an object that are in memory, past the counters of the tier and all bookkeeping of wrappers. `None` where the object is not
+    /// open, where its file system does not tell which bytes are in memory, and where all of them are. It keeps the object open for no longer than the
+    /// tier would.
     fn memory_reads(&self, object: ObjectRef) -> Option<Weak<dyn MemoryReads>>;
 
     /// Writes at an offset, extending the object as needed; returns how much was written, which is less than asked for

@@ -1,21 +1,16 @@
 //! `polymux create`: makes a volume.
 //!
-//! Invariants:
-//! * Everything is checked before anything is made.
-//! * A failure midway is undone: [`Undo`] removes exactly the files that this run made, and nothing that existed before.
+//! Invariant: everything is checked before anything is made, which is [`polymux_config::creation`].
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use polymux_config::opening;
+use polymux_config::creation;
 use polymux_config::random::random_bytes;
-use polymux_fs::{Access, FileSystem, NewVolume, PolicyKind};
-use polymux_meta::OpenMode;
+use polymux_fs::PolicyKind;
 use polymux_tier::measure::TIME_DEFAULT;
-use polymux_tier::{Capabilities, Guarantee, PosixTier, Rotation, disks_of};
+use polymux_tier::{Capabilities, Guarantee, Rotation, disks_of};
 use polymux_types::VolumeId;
 
 use crate::cli::{CreateArguments, Named};
@@ -46,7 +41,7 @@ pub fn run(registry: &Registry, arguments: &CreateArguments) -> Result<()> {
         registry.make_config_directory()?;
     }
     warnings.iter().for_each(|warning| output::warn(warning));
-    make(&config, &config_path)?;
+    creation::make(&config, &config_path, &output::warn)?;
     output::line(&format!(
         "volume `{}` made of {} tiers; configuration in {}",
         config.name,
@@ -144,59 +139,9 @@ fn metadata_tier(arguments: &CreateArguments, tiers: &[TierConfig], capabilities
     }
 }
 
-/// Removes the files made by this run, newest first, unless `keep` is called.
-struct Undo {
-    made: Vec<PathBuf>,
-}
-
-impl Undo {
-    fn keep(mut self) {
-        self.made.clear();
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        for path in self.made.drain(..).rev() {
-            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            if let Err(error) = removed
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                output::warn(&format!("{} stays behind: {error}", path.display()));
-            }
-        }
-    }
-}
-
-/// Makes tiers, store, volume and, last, the configuration, which makes the volume exist.
-fn make(config: &VolumeConfig, config_path: &Path) -> Result<()> {
-    let mut undo = Undo { made: Vec::new() };
-    let mut members = Vec::new();
-    for tier in &config.tiers {
-        undo.made.push(config::private_directory(&tier.path));
-        let open = PosixTier::prepare(&tier.path, polymux_config::tiers::open_options(tier, Access::ReadWrite))
-            .map_err(|error| anyhow!("tier `{}`: {}: {error}", tier.name, tier.path.display()))?;
-        members.push(polymux_config::tiers::member(tier, Arc::new(open))?);
-    }
-    undo.made.extend(config.options.metadata_region.clone());
-    let store = metadata::open(config, OpenMode::CreateNew, None)?;
-    let parts = opening::parts_of(config, members, Arc::new(store))?;
-    let volume = NewVolume {
-        id: config.id,
-        root_uid: rustix::process::geteuid().as_raw(),
-        root_gid: rustix::process::getegid().as_raw(),
-        root_permissions: 0o755,
-    };
-    FileSystem::format(&parts, &volume).map_err(|error| anyhow!("volume `{}`: {error}", config.name))?;
-    drop(parts);
-    config.write_new(config_path)?;
-    undo.keep();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use polymux_tier::PosixTierOptions;
+    use polymux_tier::{PosixTier, PosixTierOptions};
 
     use super::*;
 

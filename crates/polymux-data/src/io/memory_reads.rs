@@ -3,8 +3,10 @@
 //!
 //! Invariants:
 //! * A read that a device would have to answer, one of a stream, and one of anything but whole bytes of one object goes the ordinary way: it is
-//!   watched, timed and counted as use. Reads that memory answers tell placement nothing, as in a mount, where the kernel has the pages.
+//!   watched, timed and counted as use. Reads that memory answers tell placement nothing, as in a mount, where the kernel has the pages; so
+//!   tiers in memory, which are chosen for such reads, have none.
 //! * As for every read the mapping is compared afterwards, so that bytes of an object which the file gave up meanwhile are never returned.
+//! * A try begins the work of the device where memory does not answer, and nothing watches it. So none is made while a tier is silent.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +14,7 @@ use polymux_records::attributes::ATTRIBUTE_NO_ATIME;
 use polymux_records::counters::Counters;
 use polymux_records::parts::AccessTimes;
 use polymux_records::store::ObjectEntry;
-use polymux_types::Block;
+use polymux_types::{Block, Timestamp};
 use polymux_volume::inode::{FileState, Handle, Inode, reference_of};
 
 use super::read::SINGLE_READ_MAX;
@@ -22,22 +24,24 @@ impl DataPath {
     /// Reads all of a buffer from memory; `None` where the ordinary way has to be taken.
     pub fn read_from_memory(&self, handle: &Handle, file: &FileState, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let length = buffer.len();
-        if length == 0 || length > SINGLE_READ_MAX || !handle.memory_reads.may_begin(offset, length as u64) {
+        let may_try = handle.memory_reads.begin(offset, length as u64);
+        if !may_try || length == 0 || length > SINGLE_READ_MAX {
             return None;
         }
         if file.is_changed_directly()
             || !file.sizes.is_known.load(Ordering::Acquire)
             || self.holders.are_possible()
+            || self.upkeep.has_silent_tier.load(Ordering::Acquire)
             || !self.has_settled_access_time(&handle.inode)
         {
             return None;
         }
         let end = offset.checked_add(length as u64)?;
         let (entry, noted) = whole_in_one_object(file, offset, end)?;
-        if !handle.memory_reads.knows(entry.object) {
-            self.remember_open_object(handle, &entry);
-        }
-        let count = handle.memory_reads.read(entry.object, offset, buffer)?;
+        let Some(count) = self.try_memory(handle, &entry, offset, buffer) else {
+            handle.memory_reads.note_miss();
+            return None;
+        };
         if count != length || !file.nodes.map_unchanged_since(Block::holding(offset)..Block::at_or_after(end), noted) {
             return None;
         }
@@ -45,6 +49,14 @@ impl DataPath {
         Counters::count(&self.volume.counters.reads_from_memory);
         Counters::add(&self.volume.counters.bytes_read, count);
         Some(count)
+    }
+
+    fn try_memory(&self, handle: &Handle, entry: &ObjectEntry, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        if let Some(reads) = handle.memory_reads.find(entry.object) {
+            return reads.read_from_memory(offset, buffer);
+        }
+        self.remember_open_object(handle, entry);
+        handle.memory_reads.find(entry.object)?.read_from_memory(offset, buffer)
     }
 
     fn remember_open_object(&self, handle: &Handle, entry: &ObjectEntry) {
@@ -55,14 +67,15 @@ impl DataPath {
         }
     }
 
-    /// Whether a read leaves the access time as it is, but for its age, which the ordinary way looks at now and then.
+    /// Whether a read leaves the access time as it is.
     fn has_settled_access_time(&self, inode: &Inode) -> bool {
         if self.volume.is_read_only() || self.volume.options.access_times == AccessTimes::Never {
             return true;
         }
         let common = inode.common.read();
-        common.attribute_flags & ATTRIBUTE_NO_ATIME != 0
-            || common.accessed > common.modified && common.accessed > common.changed
+        // A day is compared with the time of the last look at the tiers: reading the clock costs more than all the rest.
+        let now = Timestamp::new(self.upkeep.looked_at_seconds.load(Ordering::Relaxed), 0);
+        common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now)
     }
 }
 

@@ -21,7 +21,7 @@ use polymux_policy::PassthroughUse;
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
 use polymux_records::parts::{PageCache, Promotion};
-use polymux_records::passthrough::{ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept};
+use polymux_records::passthrough::{ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept, PassthroughPort};
 use polymux_records::report::{FileIo, PassthroughState};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Guarantee, LoanPurpose, ObjectStat, OverwriteStyle, TierError};
@@ -252,6 +252,17 @@ impl DataPath {
         {
             return Ok(Some(obstacle));
         }
+        self.give_object(inode, file, passed, (purpose, port.as_ref()))
+    }
+
+    /// Gives the object of a file to the kernel; says why where that cannot be. Called with its `passed` lock and its barrier held alone.
+    fn give_object(
+        &self,
+        inode: &Inode,
+        file: &FileState,
+        passed: &mut PassedThrough,
+        (purpose, port): (OpenPurpose, &dyn PassthroughPort),
+    ) -> Result<Option<Obstacle>> {
         let entry = file.layout.read().object(0);
         let lent_for = match purpose {
             OpenPurpose::Read => LoanPurpose::Read,

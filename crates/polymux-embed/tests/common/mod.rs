@@ -2,17 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use polymux_config::config::{TierConfig, VolumeConfig};
 use polymux_config::config_format::OptionsEntry;
+use polymux_config::creation;
 use polymux_config::random::random_bytes;
 use polymux_config::steering_config::SteeringConfig;
-use polymux_config::{metadata, opening, tiers};
 use polymux_embed::{Volume, VolumeOptions};
-use polymux_fs::{Access, FileSystem, NewVolume};
-use polymux_meta::OpenMode;
-use polymux_tier::PosixTier;
 use polymux_types::VolumeId;
 use tempfile::TempDir;
 
@@ -43,23 +39,9 @@ impl TestVolume {
             options: OptionsEntry::default(),
             steering: SteeringConfig::default(),
         };
-        let member = |tier: &TierConfig| {
-            let open = PosixTier::prepare(&tier.path, tiers::open_options(tier, Access::ReadWrite)).unwrap();
-            tiers::member(tier, Arc::new(open)).unwrap()
-        };
-        let members = config.tiers.iter().map(member).collect();
-        let store = metadata::open(&config, OpenMode::CreateNew, None).unwrap();
-        let parts = opening::parts_of(&config, members, Arc::new(store)).unwrap();
-        let volume = NewVolume {
-            id: config.id,
-            root_uid: rustix::process::geteuid().as_raw(),
-            root_gid: rustix::process::getegid().as_raw(),
-            root_permissions: 0o755,
-        };
-        FileSystem::format(&parts, &volume).unwrap();
-        drop(parts);
         fs::create_dir(directory.path().join("config")).unwrap();
-        config.write_new(&directory.path().join("config").join(format!("{NAME}.toml"))).unwrap();
+        let config_path = directory.path().join("config").join(format!("{NAME}.toml"));
+        creation::make(&config, &config_path, &|warning| panic!("{warning}")).unwrap();
         let memory = tempfile::Builder::new().prefix("polymux-embed-").tempdir_in("/dev/shm").ok();
         Self { directory, memory }
     }

@@ -142,6 +142,9 @@ impl Mounted {
         for handle in self.volume.tiers.all().iter() {
             handle.look(now, u64::from(self.volume.options.hang_after_ms));
         }
+        let is_one_silent = self.volume.tiers.all().iter().any(|handle| handle.is_silent());
+        self.data.upkeep.has_silent_tier.store(is_one_silent, Ordering::Release);
+        self.data.upkeep.looked_at_seconds.store(self.volume.now().seconds, Ordering::Relaxed);
         let all_work = |tier: &TierHandle| tier.present().is_some() && !tier.is_failing();
         if self.volume.size_recovery.has_guessed.load(Ordering::Acquire)
             && self.volume.tiers.all().iter().all(|tier| all_work(tier))

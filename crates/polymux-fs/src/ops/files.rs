@@ -159,7 +159,7 @@ impl Mounted {
             // How long it is has to be asked of its tier.
             return Err(ErrorKind::WouldBlock.into());
         }
-        // The kernel of a mount has what was read before in its own memory.
+        // The kernel of a mount has in its own memory the bytes that were read before.
         if handle.io_mode.get().is_none()
             && let Some(count) = self.data.read_from_memory(&handle, file, offset, buffer)
         {

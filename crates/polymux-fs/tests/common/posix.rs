@@ -51,6 +51,12 @@ impl PosixVolume {
         Self::wrapping_in_memory(capacities, |tier| tier)
     }
 
+    /// As [`Self::new`], with something in front of each tier.
+    #[allow(dead_code, reason = "not all tests need it")]
+    pub fn wrapping(capacities: &[Option<u64>], wrap: Wrap) -> Self {
+        Self::new_in(tempfile::tempdir().expect("a temporary directory is made"), capacities, wrap)
+    }
+
     /// As [`Self::new_in_memory`], with something in front of each tier.
     pub fn wrapping_in_memory(capacities: &[Option<u64>], wrap: Wrap) -> Self {
         let in_memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
@@ -93,6 +99,12 @@ impl PosixVolume {
 
     fn mount(&mut self, parts: Parts, options: MountOptions) {
         self.fs = Some(Arc::new(FileSystem::mount(parts, options).expect("the volume mounts")));
+    }
+
+    /// Where its tiers are.
+    #[allow(dead_code, reason = "not all tests need it")]
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
     }
 
     /// The mounted file system.

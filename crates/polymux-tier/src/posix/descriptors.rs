@@ -38,12 +38,12 @@ pub(super) struct OpenObject {
     pub(super) reads_exactly: AtomicBool,
     /// Held while that changes.
     pub(super) advice_turn: Mutex<()>,
-    /// Flags with which a read is answered by memory alone; `None` where there are none.
-    memory_read: Option<ReadWriteFlags>,
+    /// Memory answered a read of it since it was last looked at as a victim.
+    is_read_from_memory: AtomicBool,
 }
 
 impl OpenObject {
-    pub(super) fn new(descriptor: OwnedFd, allocated: u64, memory_read: Option<ReadWriteFlags>) -> Self {
+    pub(super) fn new(descriptor: OwnedFd, allocated: u64) -> Self {
         Self {
             descriptor,
             change: AtomicU64::new(0),
@@ -57,7 +57,7 @@ impl OpenObject {
             loans: AtomicU32::new(0),
             reads_exactly: AtomicBool::new(false),
             advice_turn: Mutex::default(),
-            memory_read,
+            is_read_from_memory: AtomicBool::new(false),
         }
     }
 
@@ -67,10 +67,6 @@ impl OpenObject {
         let result = change();
         self.change.fetch_add(1, Ordering::SeqCst);
         result
-    }
-
-    pub(super) fn has_memory_reads(&self) -> bool {
-        self.memory_read.is_some()
     }
 
     pub(super) fn is_unsynced(&self) -> bool {
@@ -102,7 +98,11 @@ impl OpenObject {
 
 impl MemoryReads for OpenObject {
     fn read_from_memory(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
-        rustix::io::preadv2(&self.descriptor, &mut [IoSliceMut::new(buffer)], offset, self.memory_read?).ok()
+        // Most find it set already.
+        if !self.is_read_from_memory.load(Ordering::Relaxed) {
+            self.is_read_from_memory.store(true, Ordering::Relaxed);
+        }
+        rustix::io::preadv2(&self.descriptor, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).ok()
     }
 }
 
@@ -167,6 +167,11 @@ impl DescriptorCache {
         }
         shard
             .open
+            .values()
+            .filter(|open| open.is_read_from_memory.swap(false, Ordering::Relaxed))
+            .for_each(|open| self.touch(open));
+        shard
+            .open
             .iter()
             .filter(|(of, open)| **of != object && Arc::strong_count(open) == 1)
             .min_by_key(|(_, open)| open.last_used.load(Ordering::Relaxed))
@@ -177,11 +182,20 @@ impl DescriptorCache {
     pub(super) fn close(&self, object: ObjectRef, victim: Arc<OpenObject>) -> Option<OpenObject> {
         let mut shard = self.shard(object).lock();
         // One reference is the table's and one the caller's.
-        if Arc::strong_count(&victim) == 2 && !victim.is_unsynced() {
-            shard.open.remove(&object);
+        if Arc::strong_count(&victim) != 2 || victim.is_unsynced() {
+            return None;
         }
+        shard.open.remove(&object);
         drop(shard);
-        Arc::into_inner(victim)
+        // A reader from memory may have it for the time of a call, and takes no lock for that.
+        let mut victim = victim;
+        loop {
+            match Arc::try_unwrap(victim) {
+                Ok(closed) => return Some(closed),
+                Err(shared) => victim = shared,
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Forgets a removed object.

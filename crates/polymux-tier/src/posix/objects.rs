@@ -104,19 +104,14 @@ impl PosixTier {
             .map_err(|errno| self.error("opening an object", object, errno))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error("looking at an object", object, errno))?;
         Counters::count(&self.counters.descriptors_opened);
-        let open =
-            self.descriptors.insert(object, OpenObject::new(descriptor, allocated_of(&stat), self.memory_read()));
+        let open = self.descriptors.insert(object, OpenObject::new(descriptor, allocated_of(&stat)));
         self.close_surplus(object);
         Ok(open)
     }
 
-    /// Flags with which memory alone answers a read.
-    fn memory_read(&self) -> Option<ReadWriteFlags> {
-        match self.capabilities() {
-            can if can.guarantee == Guarantee::Volatile => Some(ReadWriteFlags::empty()),
-            can if can.nowait_read => Some(ReadWriteFlags::NOWAIT),
-            _ => None,
-        }
+    /// Whether memory alone answers a read that asks for it.
+    fn has_memory_reads(&self) -> bool {
+        self.capabilities().nowait_read && self.capabilities().guarantee != Guarantee::Volatile
     }
 
     /// An object that can be read without waiting. One that is not open cannot: opening it asks the device, and may have to
@@ -350,7 +345,7 @@ impl Tier for PosixTier {
             self.open_path(&path_of(object), flags).map_err(|errno| self.error("making an object", object, errno))?;
         Counters::count(&self.counters.creates);
         self.descriptors.note_created(object);
-        self.descriptors.insert(object, OpenObject::new(descriptor, 0, self.memory_read()));
+        self.descriptors.insert(object, OpenObject::new(descriptor, 0));
         self.close_surplus(object);
         self.probe_once_there_is_room();
         if self.descriptors.created_len() > CREATED_MAX {
@@ -413,7 +408,10 @@ impl Tier for PosixTier {
     }
 
     fn memory_reads(&self, object: ObjectRef) -> Option<Weak<dyn MemoryReads>> {
-        let open: Arc<dyn MemoryReads> = self.descriptors.get(object).filter(|open| open.has_memory_reads())?;
+        if !self.has_memory_reads() {
+            return None;
+        }
+        let open: Arc<dyn MemoryReads> = self.descriptors.get(object)?;
         Some(Arc::downgrade(&open))
     }
 

@@ -28,7 +28,7 @@ pub struct Handle {
     pub io_mode: OnceLock<IoMode>,
     /// The kernel was never notified of it, nor of the state of the pages that it has.
     pub is_untold: AtomicBool,
-    /// Of the description that made the file: what the size of the file can be guessed by.
+    /// Of the description that made the file: its kind and creator, by which its size is guessed.
     pub creation: Option<Creation>,
     /// Its reads that memory answered.
     pub memory_reads: MemoryReadState,

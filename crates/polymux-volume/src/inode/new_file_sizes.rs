@@ -1,8 +1,8 @@
 //! Which new files are worth an object from the beginning, so that the kernel writes them itself (docs/design/0026).
 //!
 //! Invariants:
-//! * A wrong guess gives a small file an object for as long as it lives, or a large one a message for each write; it changes nothing else.
-//! * What is known is the size that earlier files had when their creator closed them: by kind, which is a directory and the part of the
+//! * A wrong guess gives a small file an object for its whole life, or a large one a message for each write; it changes nothing else.
+//! * The sizes are known that earlier files had when their creator closed them: by kind, which is a directory and the part of the
 //!   name that files of one kind share, and by creator. The kind says more, because a creator makes files of many kinds.
 //! * The memory is of constant size, and two keys that meet in it forget one another. Nothing is on record.
 
@@ -26,7 +26,7 @@ const SMALL_FILES_MAX: u64 = 16;
 /// Small files that one large file of a creator outweighs. Trees of sources have large files among the small ones.
 const SMALL_FOR_A_LARGE: u64 = 4;
 
-/// The low bits of an entry hold what is known of its key. An entry that was never written has none of them set.
+/// The low bits of an entry hold the knowledge about its key. An entry that was never written has none of them set.
 const KNOWN_BITS: u64 = 0b11111;
 /// Of a kind: how sure its size is.
 const SURELY_SMALL: u64 = 1;

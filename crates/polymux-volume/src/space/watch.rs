@@ -415,7 +415,7 @@ impl Tier for WatchedTier {
     }
 
     fn memory_reads(&self, object: ObjectRef) -> Option<Weak<dyn MemoryReads>> {
-        // Such a read waits for nothing that would have to be watched.
+        // Not watched: users make none while a tier is silent, and few where memory does not answer.
         self.inner.memory_reads(object)
     }
 

@@ -86,7 +86,7 @@ impl DataPath {
         })
     }
 
-    /// Whether a tier has so much free space that a file which grows there without the daemon finds what others give up before it is full.
+    /// Whether a tier has so much free space that a file which grows there without the daemon finds the space of removed files before it is full.
     pub(super) fn may_grow_on(&self, tier: &TierHandle) -> bool {
         let needed =
             if self.volume.disowned.is_freeing_on(tier.id) { SPACE_BESIDE_FREES_MIN } else { SPACE_TO_GROW_MIN };
