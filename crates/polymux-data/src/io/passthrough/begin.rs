@@ -23,7 +23,7 @@ use crate::placement::Request;
 /// space of a removed file is back after some tenths of one; a writer that the daemon does not see cannot be made to wait for it.
 const SPACE_TO_GROW_MIN: u64 = 1 << 30;
 /// Least free space for that while frees are pending, which take longer the more there are.
-const SPACE_BESIDE_FREES_MIN: u64 = 8 << 30;
+const SPACE_BESIDE_FREES_MIN: u64 = 2 << 30;
 
 /// After a tier had no object to give to the kernel, new files begin in the daemon for so long.
 const LENDING_PAUSE_MS: u64 = 1000;
