@@ -502,6 +502,14 @@ fn make_file(tested: &Tested, name: &str) -> (Ino, HandleId, IoMode, Option<Back
     (ino, handle, decision.mode, decision.backing)
 }
 
+/// Writes to a file that was just made: the kernel to the object that it was given, where it was given one.
+fn write_new(tested: &Tested, handle: HandleId, backing: Option<BackingId>, content: &[u8]) {
+    match backing {
+        Some(_) => tested.kernel.object(backing).write_all_at(content, 0).expect("written"),
+        None => write_all(tested.fs(), handle, 0, content).expect("written"),
+    }
+}
+
 #[test]
 fn where_there_is_no_other_tier_a_new_file_is_passed_through_from_its_creation_on() {
     let mut tested = on_only_tier();
@@ -549,12 +557,7 @@ fn new_files_that_are_likely_small_or_may_go_on_elsewhere_begin_in_the_daemon() 
     let tested = on_only_tier();
     let make = |name: &str, size: usize| {
         let (_, handle, mode, backing) = make_file(&tested, name);
-        match mode {
-            IoMode::Passthrough => {
-                tested.kernel.object(backing).write_all_at(&pattern(1, size), 0).expect("written");
-            }
-            _ => write_all(tested.fs(), handle, 0, &pattern(1, size)).expect("written"),
-        }
+        write_new(&tested, handle, backing, &pattern(1, size));
         close(tested.fs(), handle).expect("closed");
         mode
     };
@@ -595,13 +598,7 @@ fn messages_begin_in_the_daemon_once_a_directory_is_known_for_them() {
         let made = tested.fs().create(&caller, Ino::ROOT, name.as_bytes(), 0o644, read_write());
         let (_, handle) = made.expect("made");
         let decision = tested.fs().decide_io_mode(handle).expect("decided");
-        let content = pattern(1, 9000);
-        match decision.mode {
-            IoMode::Passthrough => {
-                tested.kernel.object(decision.backing).write_all_at(&content, 0).expect("written");
-            }
-            _ => write_all(tested.fs(), handle, 0, &content).expect("written"),
-        }
+        write_new(&tested, handle, decision.backing, &pattern(1, 9000));
         tested.fs().sync(&caller, handle, SyncKind::All).expect("synced");
         close(tested.fs(), handle).expect("closed");
         decision.mode

@@ -8,10 +8,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mounted::environment::{collects_writes, have_loop_devices};
-use mounted::native::{FileSystemKind, NativeMount, text};
+use mounted::environment::collects_writes;
+use mounted::native::text;
+use mounted::passed_through::OneTier;
 use mounted::tool::tool;
-use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within, skip, skip_where_io_is_named};
+use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within};
 
 const VERSION: &str = "0.3.2";
 
@@ -96,31 +97,14 @@ fn fsx_finds_no_difference_on_a_split_file() {
 #[test]
 fn fsx_finds_no_difference_on_a_file_that_is_passed_through() {
     let _turn = one_at_a_time();
-    if skip_where_io_is_named() {
-        return;
-    }
-    if !have_loop_devices() {
-        return skip("a tier that keeps blocks for root needs loop devices");
-    }
-    // Where there is another tier, a file that grows all the time is not passed through for changes.
-    let ground = tempfile::tempdir().unwrap();
-    let device = NativeMount::new(ground.path(), "device", FileSystemKind::Ext4WithReserve, 4096);
-    let tier = device.path().join("only");
-    fs::create_dir(&tier).unwrap();
-    let mut volume = TestVolume::on_tiers(vec![("only".to_owned(), tier)]);
-    volume.format(None);
-    volume.mount();
-    let passthrough = volume.status()["passthrough"].as_str().expect("words").to_owned();
-    if !passthrough.starts_with("on") {
-        return skip(&format!("passthrough is {passthrough}"));
-    }
+    let Some(OneTier { volume, .. }) = &OneTier::start(4096) else { return };
     let seeds = if is_heavy() { &SEEDS[..] } else { &SEEDS[..2] };
     for &seed in seeds {
         let file = volume.path().join(format!("fsx-{seed}"));
         fs::write(&file, vec![1; 64 << 10]).unwrap();
         // fsx makes its file anew, which alone would send it through the daemon, and opens it again before it closes it.
         let kept_open = File::open(&file).unwrap();
-        run_fsx(&volume, if is_heavy() { 100_000 } else { 15_000 }, seed);
+        run_fsx(volume, if is_heavy() { 100_000 } else { 15_000 }, seed);
         drop(kept_open);
     }
     let opens = volume.status()["counters"]["opens_passed_through"].as_u64().expect("it is counted");

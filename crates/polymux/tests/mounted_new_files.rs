@@ -6,47 +6,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
-use mounted::environment::have_loop_devices;
-use mounted::native::{FileSystemKind, NativeMount};
-use mounted::{Plan, Random, TestVolume, skip, skip_where_io_is_named};
+use mounted::passed_through::{CHANGED_DIRECTLY, OneTier};
+use mounted::{Random, TestVolume};
 
 const MIB: usize = 1 << 20;
 /// Long enough for a file that grows to be passed through on such a device; the image is sparse.
 const DEVICE_MIB: u64 = 4096;
-
-/// A volume of one tier whose file system keeps blocks for root. Dropped before its device.
-struct OneTier {
-    volume: TestVolume,
-    _device: NativeMount,
-    _ground: tempfile::TempDir,
-}
-
-fn start(device_mib: u64) -> Option<OneTier> {
-    if skip_where_io_is_named() {
-        return None;
-    }
-    if !have_loop_devices() {
-        skip("a tier that keeps blocks for root needs loop devices");
-        return None;
-    }
-    if let Some(why) = Plan::anywhere().obstacle() {
-        skip(why);
-        return None;
-    }
-    let ground = tempfile::tempdir().expect("a directory");
-    let device = NativeMount::new(ground.path(), "device", FileSystemKind::Ext4WithReserve, device_mib);
-    let tier = device.path().join("only");
-    fs::create_dir(&tier).expect("made");
-    let mut volume = TestVolume::on_tiers(vec![("only".to_owned(), tier)]);
-    volume.format(None);
-    volume.mount();
-    let passthrough = volume.status()["passthrough"].as_str().expect("words").to_owned();
-    if !passthrough.starts_with("on") {
-        skip(&format!("passthrough is {passthrough}"));
-        return None;
-    }
-    Some(OneTier { volume, _device: device, _ground: ground })
-}
 
 fn writes(volume: &TestVolume) -> u64 {
     volume.status()["messages"]["write"].as_u64().unwrap_or(0)
@@ -54,7 +19,7 @@ fn writes(volume: &TestVolume) -> u64 {
 
 #[test]
 fn a_new_log_costs_no_message_for_a_write_and_is_seen_by_all_at_once() {
-    let Some(mut tested) = start(DEVICE_MIB) else { return };
+    let Some(mut tested) = OneTier::start(DEVICE_MIB) else { return };
     let volume = &mut tested.volume;
     let content = Random::new(1).bytes(3 * MIB);
     let path = volume.path().join("log");
@@ -69,7 +34,7 @@ fn a_new_log_costs_no_message_for_a_write_and_is_seen_by_all_at_once() {
         }
     }
     assert_eq!(writes(volume), before, "the daemon is not asked to write");
-    assert_eq!(volume.io_of(&path), "passed through to its object, also for changes");
+    assert_eq!(volume.io_of(&path), CHANGED_DIRECTLY);
     assert!(fs::read(&path).expect("read") == content, "while it is open");
     file.sync_all().expect("synced");
     drop(file);
@@ -80,7 +45,7 @@ fn a_new_log_costs_no_message_for_a_write_and_is_seen_by_all_at_once() {
 
 #[test]
 fn a_new_file_that_is_written_over_the_death_of_the_daemon_has_all_of_its_bytes() {
-    let Some(mut tested) = start(DEVICE_MIB) else { return };
+    let Some(mut tested) = OneTier::start(DEVICE_MIB) else { return };
     let volume = &mut tested.volume;
     let path = volume.path().join("new");
     let file = File::options().read(true).write(true).create_new(true).open(&path).expect("made");
@@ -114,12 +79,12 @@ fn write_and_remove(volume: &TestVolume, mebibytes: usize, expected_io: &str) {
 
 #[test]
 fn a_program_that_removes_and_writes_again_finds_the_space_of_what_it_removed() {
-    let Some(tested) = start(DEVICE_MIB / 4) else { return };
+    let Some(tested) = OneTier::start(DEVICE_MIB / 4) else { return };
     write_and_remove(&tested.volume, 500, "through the daemon: its tier has too little");
 }
 
 #[test]
 fn a_program_whose_files_the_kernel_writes_finds_the_space_of_what_it_removed() {
-    let Some(tested) = start(DEVICE_MIB * 3 / 4) else { return };
+    let Some(tested) = OneTier::start(DEVICE_MIB * 3 / 4) else { return };
     write_and_remove(&tested.volume, 1500, "passed through");
 }

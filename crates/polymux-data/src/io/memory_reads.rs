@@ -10,21 +10,20 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::attributes::ATTRIBUTE_NO_ATIME;
 use polymux_records::counters::Counters;
-use polymux_records::parts::AccessTimes;
 use polymux_records::store::ObjectEntry;
 use polymux_types::{Block, Timestamp};
-use polymux_volume::inode::{FileState, Handle, Inode, reference_of};
+use polymux_volume::inode::{FileState, Handle, Inode, MemoryReadState, reference_of};
 
-use super::read::SINGLE_READ_MAX;
+use super::read::{SINGLE_READ_MAX, is_access_time_kept};
 use crate::data_path::DataPath;
 
 impl DataPath {
     /// Reads all of a buffer from memory; `None` where the ordinary way has to be taken.
     pub fn read_from_memory(&self, handle: &Handle, file: &FileState, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let length = buffer.len();
-        let may_try = handle.memory_reads.begin(offset, length as u64);
+        let state = handle.memory_reads.get_or_init(Box::default);
+        let may_try = state.begin(offset, length as u64);
         if !may_try || length == 0 || length > SINGLE_READ_MAX {
             return None;
         }
@@ -38,8 +37,8 @@ impl DataPath {
         }
         let end = offset.checked_add(length as u64)?;
         let (entry, noted) = whole_in_one_object(file, offset, end)?;
-        let Some(count) = self.try_memory(handle, &entry, offset, buffer) else {
-            handle.memory_reads.note_miss();
+        let Some(count) = self.try_memory(state, &entry, offset, buffer) else {
+            state.note_miss();
             return None;
         };
         if count != length || !file.nodes.map_unchanged_since(Block::holding(offset)..Block::at_or_after(end), noted) {
@@ -51,31 +50,28 @@ impl DataPath {
         Some(count)
     }
 
-    fn try_memory(&self, handle: &Handle, entry: &ObjectEntry, offset: u64, buffer: &mut [u8]) -> Option<usize> {
-        if let Some(reads) = handle.memory_reads.find(entry.object) {
-            return reads.read_from_memory(offset, buffer);
-        }
-        self.remember_open_object(handle, entry);
-        handle.memory_reads.find(entry.object)?.read_from_memory(offset, buffer)
-    }
-
-    fn remember_open_object(&self, handle: &Handle, entry: &ObjectEntry) {
-        let Ok(handle_of_tier) = self.volume.tiers.by_id(entry.tier) else { return };
-        let tier = handle_of_tier.present();
-        if let Some(reads) = tier.and_then(|tier| tier.memory_reads(reference_of(entry))) {
-            handle.memory_reads.remember(entry.object, reads);
-        }
+    fn try_memory(
+        &self,
+        state: &MemoryReadState,
+        entry: &ObjectEntry,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Option<usize> {
+        let known = state.find(entry.object);
+        let reads = known.or_else(|| {
+            let tier = self.volume.tiers.by_id(entry.tier).ok()?;
+            let reads = tier.present()?.memory_reads(reference_of(entry))?;
+            state.remember(entry.object, reads.clone());
+            reads.upgrade()
+        })?;
+        reads.read_from_memory(offset, buffer)
     }
 
     /// Whether a read leaves the access time as it is.
     fn has_settled_access_time(&self, inode: &Inode) -> bool {
-        if self.volume.is_read_only() || self.volume.options.access_times == AccessTimes::Never {
-            return true;
-        }
-        let common = inode.common.read();
         // A day is compared with the time of the last look at the tiers: reading the clock costs more than all the rest.
-        let now = Timestamp::new(self.upkeep.looked_at_seconds.load(Ordering::Relaxed), 0);
-        common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now)
+        let now = || Timestamp::new(self.upkeep.looked_at_seconds.load(Ordering::Relaxed), 0);
+        !self.has_access_times() || is_access_time_kept(&inode.common.read(), now())
     }
 }
 

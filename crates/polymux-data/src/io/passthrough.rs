@@ -252,7 +252,7 @@ impl DataPath {
         {
             return Ok(Some(obstacle));
         }
-        self.give_object(inode, file, passed, (purpose, port.as_ref()))
+        self.give_object(inode, file, passed, purpose, port.as_ref())
     }
 
     /// Gives the object of a file to the kernel; says why where that cannot be. Called with its `passed` lock and its barrier held alone.
@@ -261,7 +261,8 @@ impl DataPath {
         inode: &Inode,
         file: &FileState,
         passed: &mut PassedThrough,
-        (purpose, port): (OpenPurpose, &dyn PassthroughPort),
+        purpose: OpenPurpose,
+        port: &dyn PassthroughPort,
     ) -> Result<Option<Obstacle>> {
         let entry = file.layout.read().object(0);
         let lent_for = match purpose {

@@ -6,10 +6,11 @@ use polymux_records::attributes::ATTRIBUTE_NO_ATIME;
 use polymux_records::blockmap::Run;
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
+use polymux_records::parts::AccessTimes;
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Guarantee, TierError, Wait};
-use polymux_types::Block;
 use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+use polymux_types::{Block, Timestamp};
 use polymux_volume::inode::Common;
 use polymux_volume::inode::{FileState, Inode, Layout, reference_of};
 use polymux_volume::sched::{is_from_device, microseconds};
@@ -288,19 +289,26 @@ impl DataPath {
         }
     }
 
+    /// Whether reads set access times at all.
+    pub(super) fn has_access_times(&self) -> bool {
+        !self.volume.is_read_only() && self.volume.options.access_times != AccessTimes::Never
+    }
+
     /// Notes an access, where relatime asks for it.
     pub fn note_accessed(&self, inode: &Inode) {
-        if self.volume.is_read_only() || self.volume.options.access_times == polymux_records::parts::AccessTimes::Never
-        {
+        if !self.has_access_times() {
             return;
         }
         let now = self.volume.now();
-        let stays =
-            |common: &Common| common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now);
-        if stays(&inode.common.read()) {
+        if is_access_time_kept(&inode.common.read(), now) {
             return;
         }
         inode.common.write().accessed = now;
         inode.times_dirty.store(true, Ordering::Release);
     }
+}
+
+/// Whether a read at a moment leaves the access time of an inode as it is.
+pub(super) fn is_access_time_kept(common: &Common, now: Timestamp) -> bool {
+    common.attribute_flags & ATTRIBUTE_NO_ATIME != 0 || !common.access_time_is_due(now)
 }

@@ -139,10 +139,11 @@ impl Mounted {
     /// Looks at the calls that are under way on the tiers, and never waits for one.
     pub(crate) fn watch_step(&self) {
         let now = self.volume.clock.elapsed();
+        let mut is_one_silent = false;
         for handle in self.volume.tiers.all().iter() {
             handle.look(now, u64::from(self.volume.options.hang_after_ms));
+            is_one_silent |= handle.is_silent();
         }
-        let is_one_silent = self.volume.tiers.all().iter().any(|handle| handle.is_silent());
         self.data.upkeep.has_silent_tier.store(is_one_silent, Ordering::Release);
         self.data.upkeep.looked_at_seconds.store(self.volume.now().seconds, Ordering::Relaxed);
         let all_work = |tier: &TierHandle| tier.present().is_some() && !tier.is_failing();

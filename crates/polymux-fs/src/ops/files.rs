@@ -14,9 +14,7 @@ use polymux_records::passthrough::IoMode;
 use polymux_types::limits::FILE_SIZE_MAX;
 use polymux_types::{Errno, Ino, StreamId};
 use polymux_volume::access::{EXECUTE, READ, WRITE};
-use polymux_volume::inode::{
-    Creation, FileState, Handle, Inode, MemoryReadState, check_allocation, check_not_immutable, check_open,
-};
+use polymux_volume::inode::{Creation, FileState, Handle, Inode, check_allocation, check_not_immutable, check_open};
 
 use crate::mounted::Mounted;
 
@@ -49,7 +47,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>
         io_mode: OnceLock::new(),
         is_untold: AtomicBool::new(false),
         creation,
-        memory_reads: MemoryReadState::default(),
+        memory_reads: OnceLock::new(),
     })
 }
 
@@ -89,7 +87,7 @@ impl Mounted {
             self.data.ensure_size(&inode, file)?;
         }
         // Opened before it is emptied: an inline file is then logged or moved to an object when it is closed, after the writes.
-        let handle = self.add_handle(&inode, options)?;
+        let handle = self.add_handle(&inode, options, None)?;
         if options.truncate
             && let Err(error) = self.empty_at_open(caller, &inode)
         {
@@ -107,12 +105,8 @@ impl Mounted {
         Ok(())
     }
 
-    pub(crate) fn add_handle(&self, inode: &Arc<Inode>, options: OpenOptions) -> Result<HandleId> {
-        Ok(self.data.handles.insert(describe(inode, options, None)?))
-    }
-
-    /// The description that made a file.
-    pub(crate) fn add_creating_handle(
+    /// Adds a description; `creation` for the one that made the file.
+    pub(crate) fn add_handle(
         &self,
         inode: &Arc<Inode>,
         options: OpenOptions,

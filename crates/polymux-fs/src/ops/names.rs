@@ -114,11 +114,11 @@ impl Mounted {
             }
             Err(error) => return Err(error),
         };
-        // The creator of a file may use it as asked for, whatever its mode says.
-        // Guesses serve the kernel alone.
+        // Its size is guessed for the kernel alone.
         let is_guessed = self.data.kernel.passthrough_port.get().is_some_and(|port| !port.refuses());
         let creation = is_guessed.then(|| Creation::of(parent, name, caller.stream));
-        let handle = self.add_creating_handle(&inode, options, creation)?;
+        // The creator of a file may use it as asked for, whatever its mode says.
+        let handle = self.add_handle(&inode, options, creation)?;
         Ok((self.attributes_of(&inode)?, handle))
     }
 
@@ -131,7 +131,7 @@ impl Mounted {
     ) -> Result<(Attributes, HandleId)> {
         self.check_may_wait(caller)?;
         let inode = self.namespace.create_unnamed_inode(caller, parent, permissions)?;
-        let handle = self.add_handle(&inode, options)?;
+        let handle = self.add_handle(&inode, options, None)?;
         Ok((self.attributes_of(&inode)?, handle))
     }
 

@@ -30,8 +30,8 @@ pub struct Handle {
     pub is_untold: AtomicBool,
     /// Of the description that made the file: its kind and creator, by which its size is guessed.
     pub creation: Option<Creation>,
-    /// Its reads that memory answered.
-    pub memory_reads: MemoryReadState,
+    /// Its reads that memory answers; a description of a kernel has none.
+    pub memory_reads: OnceLock<Box<MemoryReadState>>,
 }
 
 const SHARDS: usize = 64;

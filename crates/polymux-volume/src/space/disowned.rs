@@ -50,6 +50,11 @@ impl Pending {
         *self.bytes.entry(free.record.tier).or_default() += u128::from(free.bytes);
     }
 
+    /// Whether any is of a tier.
+    fn names(&self, tier: TierId) -> bool {
+        self.frees.range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
+    }
+
     fn remove(&mut self, key: &(TierId, ObjectId, u64)) -> Option<PendingFree> {
         let free = self.frees.remove(key)?;
         let bytes = self.bytes.get_mut(&key.0).expect("the tier of a pending free has a sum");
@@ -139,7 +144,7 @@ impl DisownedQueue {
 
     /// Whether anything on a tier is still to be freed.
     pub fn names(&self, tier: TierId) -> bool {
-        self.pending.lock().frees.range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier)
+        self.pending.lock().names(tier)
     }
 
     /// Whether anything is still to be freed, or is being freed.
@@ -151,8 +156,7 @@ impl DisownedQueue {
     /// Whether anything on a tier is still to be freed, or is being freed.
     pub fn is_freeing_on(&self, tier: TierId) -> bool {
         let pending = self.pending.lock();
-        let is_pending = pending.frees.range((tier, ObjectId(0), 0)..).next().is_some_and(|((of, ..), _)| *of == tier);
-        is_pending || self.is_carrying(tier)
+        pending.names(tier) || self.is_carrying(tier)
     }
 
     /// Whether a round of a tier frees something.
