@@ -229,11 +229,18 @@ bench-store:
 	$(CARGO) run --quiet --release --manifest-path benchmarks/interim-store/Cargo.toml -- \
 		--directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
+# 2000 programs that read past the mount are killed or stopped at any instruction, while movers move the file (some minutes); and an hour of garbage in the
+# memory that a program shares with the daemon.
+.PHONY: test-leases
+test-leases:
+	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_leases_kill -- --nocapture
+
 # Thousands of schedules of the model checker shuttle: log, group flush and memtable switch; and the mover beside writers,
-# readers, appends, truncation, fsync and unlink. Takes some minutes.
+# readers, appends, truncation, fsync and unlink; and readers of other processes. Takes some minutes.
 .PHONY: test-schedules
 test-schedules:
 	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-meta --lib --target-dir target/schedules schedules
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-records --lib --target-dir target/schedules schedules
 	RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --release -p polymux-fs --lib --target-dir target/schedules \
 		migration_schedules
 

@@ -4,7 +4,9 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polymux_bench::{append, death, flush, in_program, large, meta, moves, region, spread, store, suite, tiering};
+use polymux_bench::{
+    append, death, flush, in_program, large, leases, meta, moves, region, spread, store, suite, tiering,
+};
 
 /// The allocator of the daemon too.
 #[global_allocator]
@@ -32,6 +34,8 @@ enum Command {
     Append(append::AppendArguments),
     /// A volume inside this program, call by call, against the file system below it.
     InProgram(in_program::InProgramArguments),
+    /// Reads of a mounted volume past the mount, against a plain mount and the file system below it.
+    Leases(leases::LeaseArguments),
     /// The cost of letting operations outlive the daemon: small files with and without memory for that.
     DeathCost(death::DeathArguments),
     /// The metadata store alone.
@@ -68,6 +72,7 @@ fn main() -> Result<()> {
         Command::Flush(arguments) => flush::run(&arguments),
         Command::Append(arguments) => append::run(&arguments),
         Command::InProgram(arguments) => in_program::run(&arguments),
+        Command::Leases(arguments) => leases::run(&arguments),
         Command::DeathCost(arguments) => death::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Large(arguments) => large::run(&arguments),

@@ -123,6 +123,9 @@ pub struct OptionsEntry {
     /// Whether files have extended attributes, ACLs among them; default: `on`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_attributes: Option<ExtendedAttributesEntry>,
+    /// Whether programs may read files past the mount; default: `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<LeasesEntry>,
     /// When files of the policy `spread` are laid out for those who read them; default: `when-written`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader_layout: Option<ReaderLayoutEntry>,
@@ -341,6 +344,16 @@ impl From<PageCacheEntry> for PageCache {
             PageCacheEntry::Off => Self::Off,
         }
     }
+}
+
+/// Whether programs may read files past the mount (docs/design/0046).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeasesEntry {
+    /// Programs get descriptors of the objects of files that they may read.
+    On,
+    /// They go through the kernel.
+    Off,
 }
 
 /// Whether files have extended attributes.

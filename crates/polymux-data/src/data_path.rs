@@ -3,9 +3,10 @@
 //! Invariants: it stands on the volume, the back-references and placement, and calls no mover and no operation of the public face.
 
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{OnceLock, Weak};
 
+use polymux_records::lease::LeasePort;
 use polymux_records::passthrough::PassthroughPort;
 use polymux_volume::heat::{ReadUses, StreamTable};
 use polymux_volume::inode::{ActiveStreams, HandleTable, Holders, LoggedMessages, NewFileSizes, RewrittenFiles};
@@ -81,6 +82,8 @@ impl DataPath {
 pub struct KernelShare {
     /// Registers objects that the kernel uses itself; unset where it cannot use any.
     pub passthrough_port: OnceLock<Arc<dyn PassthroughPort>>,
+    /// Issues tickets for leases; unset where there are none.
+    pub lease_port: OnceLock<Weak<dyn LeasePort>>,
     /// It collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
     pub collects_writes: AtomicBool,
     /// When a tier last had no object to give to it: that many are given already, or its file system has no leases. In milliseconds since

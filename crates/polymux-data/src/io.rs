@@ -18,6 +18,7 @@ mod holders;
 mod inline;
 mod inline_move;
 mod layout_change;
+mod leases;
 mod log_growth;
 mod memory_reads;
 mod messages;
@@ -39,6 +40,7 @@ mod write;
 mod write_streams;
 
 pub use layout_change::Company;
+pub use leases::LeasedFile;
 pub use read::Keeper;
 pub use reclaim::Loss;
 pub(crate) use reclaim::delete_records;

@@ -10,21 +10,24 @@ pub use steering::{NamedRule, SteeringError, check_rules};
 
 pub use background::{BackgroundThreads, MOVERS_DEFAULT};
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use polymux_data::io::LeasedFile;
 use polymux_data::namespace::MovedDirectories;
 use polymux_records::attributes::HandleId;
 use polymux_records::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, DirectoryNames, NodeKind, OpenOptions, RenameMode,
     SetAttributes, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
+use polymux_records::blockmap::OutsideReader;
 use polymux_records::caller::Caller;
 use polymux_records::error::{Error, Result};
+use polymux_records::lease::{LeasePort, LeaseTicket, OutsideReads};
 use polymux_records::parts::{MountOptions, NewVolume, Parts, Progress, TierMember, VolumeError};
 use polymux_records::passthrough::{IoDecision, PassthroughPort};
 use polymux_records::report::{FileLocation, TierFiles, VolumeStatus};
 use polymux_tier::SeekTarget;
-use polymux_types::{Ino, TierId, Timestamp};
+use polymux_types::{Ino, LeaseRefusal, TierId, Timestamp};
 
 use self::rest::Rest;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
@@ -577,6 +580,39 @@ impl FileSystem {
     /// the kernel is notified. Users of the file system without the kernel do not call it.
     pub fn decide_io_mode(&self, handle: HandleId) -> Result<IoDecision> {
         self.logged("open", self.mounted.decide_io_mode_of(handle))
+    }
+
+    /// Programs get leases through this port from now on, while the caller keeps it. Once for each mount.
+    pub fn set_lease_port(&self, port: Weak<dyn LeasePort>) {
+        assert!(self.mounted.data.kernel.lease_port.set(port).is_ok(), "a mount has one door");
+    }
+
+    /// A ticket for a lease on the file of an open description, for a process of this user.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn issue_lease_ticket(&self, handle: HandleId, uid: u32) -> std::result::Result<LeaseTicket, LeaseRefusal> {
+        self.mounted.data.issue_lease_ticket(handle, uid)
+    }
+
+    /// Lends the file of an open description to a program, which reads it by a copy of its map: at most `runs_max` runs from the beginning on. `reader` is
+    /// recalled before the map changes, once.
+    ///
+    /// # Errors
+    /// A tier failed, or the description is gone. A file that cannot be leased is no error.
+    pub fn lease_file(
+        &self,
+        handle: HandleId,
+        runs_max: usize,
+        reader: Arc<dyn OutsideReader>,
+    ) -> Result<std::result::Result<LeasedFile, LeaseRefusal>> {
+        let data = &self.mounted.data;
+        self.logged("lease", data.handles.get(handle).and_then(|handle| data.lease_file(&handle, runs_max, reader)))
+    }
+
+    /// Counts reads of a leased file that devices served as use of one of its range nodes.
+    pub fn note_outside_reads(&self, leased: &LeasedFile, node: u64, reads: OutsideReads) {
+        self.mounted.data.note_outside_reads(leased, node, reads);
     }
 
     /// Whether the attributes of a file change without notice: the kernel must not cache them.

@@ -53,13 +53,16 @@ pub use check::{
     VolumeCheck,
 };
 pub use file_system::{BackgroundThreads, FileSystem, MOVERS_DEFAULT, NamedRule, SteeringError, check_rules};
+pub use polymux_data::io::LeasedFile;
 pub use polymux_policy::{PassthroughUse, PolicyKind, RuleError, RuleField, RuleMatch, RuleProblem, UnknownPolicy};
 pub use polymux_records::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, DirectoryNames, FileKind, HandleId, NodeKind,
     OpenOptions, RenameMode, SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
+pub use polymux_records::blockmap::OutsideReader;
 pub use polymux_records::caller::{Caller, Permissions, Wait};
 pub use polymux_records::error::{Error, ErrorKind, Result};
+pub use polymux_records::lease::{LeasePort, LeaseTicket, MapRun, OutsideReads, Secret};
 pub use polymux_records::parts::{
     Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Progress,
     Promotion, ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,

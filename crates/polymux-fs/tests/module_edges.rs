@@ -18,6 +18,7 @@ const CRATES: [(&str, Edges); 5] = [
             ("blockmap", &["planted_faults"]),
             ("report", &["passthrough", "error"]),
             ("parts", &["error"]),
+            ("lease", &["attributes"]),
             ("attributes", &[]),
             ("caller", &["error"]),
             ("counters", &[]),

@@ -172,8 +172,11 @@ impl Adapter {
             Op::SetXattr { .. } | Op::GetXattr { .. } | Op::ListXattr { .. } | Op::RemoveXattr { .. } => {
                 self.serve_xattrs(request, reply);
             }
-            Op::Ioctl { command, data, answer_length } => {
-                let work = || self.command(header, command, data, answer_length);
+            Op::Ioctl { handle, command, data, answer_length } => {
+                let work = || match command {
+                    polymux_lease::command::NUMBER => self.lease_ticket(header, handle, data, answer_length),
+                    _ => self.command(header, command, data, answer_length),
+                };
                 self.answer_with(header, reply, work, |reply, answer| reply.body(&commanded(&answer)));
             }
             // "Not implemented" makes the kernel do it by itself and not ask again: `access` is checked under

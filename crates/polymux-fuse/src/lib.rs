@@ -29,6 +29,7 @@ mod directories;
 mod dispatch;
 mod files;
 mod held_writes;
+mod leases;
 mod listings;
 mod names;
 mod open_files;

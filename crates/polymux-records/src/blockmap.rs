@@ -12,6 +12,9 @@ mod exceptions;
 mod map;
 mod node;
 mod node_moves;
+mod outside_readers;
+#[cfg(all(test, shuttle))]
+mod outside_schedules;
 #[cfg(shuttle)]
 pub mod planted;
 mod undo;
@@ -20,6 +23,7 @@ pub(crate) use dirty::DirtyBlocks;
 pub use map::{BlockMap, Extent, MapChange, Run};
 pub use node::NodeTable;
 pub use node_moves::{ClosedNodes, whole_nodes};
+pub use outside_readers::{OutsideReader, OutsideReaders};
 pub use undo::UndoLog;
 
 pub use polymux_types::block::BLOCKS_PER_NODE;

@@ -110,6 +110,8 @@ counters!(
     opens_cached,
     /// Files opened through the daemon, without it.
     opens_direct,
+    /// Files lent to programs.
+    leases_given,
     /// Sizes made exact.
     settles,
     /// Syncs of files.

@@ -7,6 +7,7 @@ pub mod blockmap;
 pub mod caller;
 pub mod counters;
 pub mod error;
+pub mod lease;
 pub mod parts;
 pub mod passthrough;
 pub mod planted_faults;

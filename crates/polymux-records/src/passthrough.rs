@@ -108,6 +108,8 @@ pub enum Obstacle {
     Emptied,
     /// It is being moved or changed right now.
     Busy,
+    /// A program has its objects open, by a lease that it has or had.
+    Leased,
     /// Its tier is missing, fails, is being emptied, is not a local file system, or has no further object to pass through.
     Tier,
     /// It is not on the fastest tier that it may be on: its reads must reach the daemon, and it may move while it is open.
@@ -146,6 +148,7 @@ impl Obstacle {
             Self::AppendOnly => "it is append-only",
             Self::SetId => "it has a set-id bit, which a write takes away",
             Self::Busy => "it is being moved or changed",
+            Self::Leased => "a program has its objects open (`polymux status --clients`)",
             Self::Tier => "its tier is missing, failing, being emptied, remote, or lends nothing more",
             Self::MayMove => "it is not on the fastest tier that it may be on, and may move there",
             Self::MayLeave => "its tier is short of space or has much to read, and it may have to leave",

@@ -302,5 +302,5 @@ impl Tier for FaultyTier {
 
     polymux_tier::forward_to_tier!(inner:
         capabilities, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere,
-        share_for_copy, copy_within_file_system, is_unsynced, measuring_ground, counters);
+        share_for_copy, open_for_program, copy_within_file_system, is_unsynced, measuring_ground, counters);
 }

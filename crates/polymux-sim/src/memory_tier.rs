@@ -488,6 +488,10 @@ impl Tier for MemoryTier {
         Ok(false)
     }
 
+    fn open_for_program(&self, _: ObjectRef) -> Result<OwnedFd, TierError> {
+        Err(TierError::Unsupported("opening an object of memory for a program"))
+    }
+
     fn share_for_copy(&self, _: ObjectRef) -> Option<OwnedFd> {
         None
     }

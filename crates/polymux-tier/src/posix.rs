@@ -15,6 +15,7 @@ mod directory;
 mod disks;
 mod early;
 mod extents;
+mod for_programs;
 mod holder;
 mod holders;
 mod labels;
@@ -40,6 +41,7 @@ use crate::capabilities::Capabilities;
 use crate::counters::Counters;
 use crate::error::TierError;
 use descriptors::DescriptorCache;
+use for_programs::ForPrograms;
 use holder::TierLock;
 use loan::Loans;
 use probe::ProbedCapabilities;
@@ -120,6 +122,7 @@ pub struct PosixTier {
     /// before another caller may believe that all is well.
     sync_all_turn: Mutex<()>,
     loans: Loans,
+    for_programs: ForPrograms,
     /// Bytes that are read ahead by one request.
     read_ahead_piece: NonZeroU64,
     lock: TierLock,
@@ -194,6 +197,7 @@ impl PosixTier {
             bytes_unsynced: AtomicU64::new(0),
             sync_all_turn: Mutex::new(()),
             loans: Loans::up_to(descriptors_max / 2),
+            for_programs: ForPrograms::default(),
             read_ahead_piece,
             lock,
         })

@@ -56,6 +56,9 @@ pub enum Verb {
     Status {
         /// Name or mount point; without it all volumes
         volume: Option<String>,
+        /// List the programs that read its files past the mount (`leases = "on"`)
+        #[arg(long, requires = "volume")]
+        clients: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,

@@ -97,7 +97,8 @@ fn serve(stream: &UnixStream, view: &DaemonView) -> Result<()> {
     let answer = match serde_json::from_str::<Request>(&line) {
         Ok(request) => {
             // Programs that watch a volume ask again and again, and let it rest.
-            let only_looks = matches!(request, Request::Status | Request::Moves | Request::Jobs { .. });
+            let only_looks =
+                matches!(request, Request::Status | Request::Clients | Request::Moves | Request::Jobs { .. });
             let note_use = || !only_looks && view.file_system.note_use();
             note_use();
             let answer = answer_to(&request, stream, view);
@@ -196,6 +197,7 @@ fn answer_to(request: &Request, stream: &UnixStream, view: &DaemonView) -> Answe
         Request::TierDrainCancel { tier } => return moves(view.cancel_drain(tier)),
         Request::Pause => return moves(Ok(view.set_movers(MoversState::Paused))),
         Request::Resume => return moves(Ok(view.set_movers(MoversState::Working))),
+        Request::Clients => return Answer::Clients(view.clients()),
         Request::Policies => return view.policies().map_or_else(refused, Answer::Policies),
         Request::PolicyAdvise => return view.advise().map_or_else(refused, Answer::Advice),
         Request::PolicySet { change } => return view.set_policy(change).map_or_else(refused, Answer::Policies),

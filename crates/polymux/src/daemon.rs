@@ -19,13 +19,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use polymux_config::config::VolumeConfig;
+use polymux_config::config_format::LeasesEntry;
 use polymux_config::lock::{UseOfVolume, VolumeLock};
 use polymux_config::metadata_copy::{self, Metadata};
 use polymux_config::opening;
 use polymux_config::registry::Registry;
 use polymux_config::steering_config;
 use polymux_config::tiers::AskedBy;
-use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, MissingTiers};
+use polymux_door::Door;
+use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, LeasePort, MissingTiers};
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
 use polymux_types::sync::RwLock;
@@ -117,6 +119,8 @@ pub fn run(
 /// A volume that is mounted. Fields are dropped in this order; the lock goes last.
 struct Mounted {
     control: ControlServer,
+    /// Where programs get leases.
+    door: Option<Arc<Door>>,
     events: Receiver<Event>,
     unmounter: Unmounter,
     background: Arc<BackgroundThreads>,
@@ -244,7 +248,9 @@ impl Mounted {
         let store = metadata.writable().map(Arc::clone);
         let background =
             Arc::new(BackgroundThreads::start(&file_system, config.movers()).context("cannot start threads")?);
+        let door = open_door(&file_system, volume.options.leases(&config));
         let view = DaemonView {
+            door: door.clone(),
             file_system: Arc::clone(&file_system),
             background: Arc::clone(&background),
             config: RwLock::new(config.clone()),
@@ -260,6 +266,7 @@ impl Mounted {
         serve_kernel(session, sender)?;
         Ok(Self {
             control,
+            door,
             events,
             unmounter,
             background,
@@ -282,6 +289,10 @@ impl Mounted {
             link.let_go();
         }
         notify(&[sd_notify::NotifyState::Stopping]);
+        // Long before the lock of the volume is given up: no program believes a map of this daemon any more.
+        if let Some(door) = &self.door {
+            door.close();
+        }
         // Before the end of the file system: the running batches of the movers are completed.
         if let Err(error) = self.background.stop() {
             log::error!("{error}");
@@ -293,7 +304,7 @@ impl Mounted {
                 store.discard_surviving();
             }
         }
-        drop(self.control);
+        drop((self.control, self.door));
         log::info!("volume `{}` is unmounted", self.name);
         if let Err(error) = drained {
             let silent = self.file_system.tiers_not_answering();
@@ -421,6 +432,25 @@ pub fn relay_to_service_manager(line: &str) -> Result<Option<String>> {
             Ok(None)
         }
         Readiness::Failed(reason) => Ok(Some(reason)),
+    }
+}
+
+/// Opens the door for programs that read files past the mount. Without one they go through the kernel, as they would otherwise.
+fn open_door(file_system: &Arc<FileSystem>, leases: LeasesEntry) -> Option<Arc<Door>> {
+    if leases == LeasesEntry::Off {
+        return None;
+    }
+    match Door::open(file_system) {
+        Ok(door) => {
+            let door = Arc::new(door);
+            let port: Arc<dyn LeasePort> = Arc::clone(&door) as _;
+            file_system.set_lease_port(Arc::downgrade(&port));
+            Some(door)
+        }
+        Err(error) => {
+            log::warn!("no leases are given on this mount: {error}");
+            None
+        }
     }
 }
 

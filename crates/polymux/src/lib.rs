@@ -12,6 +12,7 @@ mod advise;
 mod bench;
 mod cli;
 mod client;
+mod clients;
 mod control;
 mod create;
 mod daemon;
@@ -111,7 +112,10 @@ fn run_verb(verb: Verb) -> Result<()> {
         Verb::Umount { volume, lazy } => {
             umount::run(&registry()?, &volume, if lazy { UnmountMode::Lazy } else { UnmountMode::WhenIdle })
         }
-        Verb::Status { volume, json } => status::run(&registry()?, volume.as_deref(), output_format(json)),
+        Verb::Status { volume: Some(volume), clients: true, json } => {
+            clients::run(&registry()?, &volume, output_format(json))
+        }
+        Verb::Status { volume, json, .. } => status::run(&registry()?, volume.as_deref(), output_format(json)),
         Verb::AskTier { tier, changes } => {
             polymux_config::tiers::touch(&tier, if changes { Access::ReadWrite } else { Access::ReadOnly });
             Ok(())

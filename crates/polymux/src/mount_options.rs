@@ -6,7 +6,7 @@
 use anyhow::{Result, bail};
 use polymux_config::config::VolumeConfig;
 use polymux_config::config_format::{
-    ExtendedAttributesEntry, IoEntry, ProcessorLatencyEntry, SupervisorEntry, TransportEntry,
+    ExtendedAttributesEntry, IoEntry, LeasesEntry, ProcessorLatencyEntry, SupervisorEntry, TransportEntry,
 };
 use polymux_config::request::{MetadataSource, OpenRequest};
 use polymux_fs::{Access, AccessTimes, MissingTiers, MountOptions, PageCache, PassthroughUse};
@@ -27,6 +27,8 @@ pub struct RequestedOptions {
     pub supervisor: Option<Supervisor>,
     /// Whether files have extended attributes.
     pub extended_attributes: Option<ExtendedAttributes>,
+    /// Whether programs may read files past the mount.
+    pub leases: Option<LeasesEntry>,
 }
 
 /// Mount flags set and cleared for files of a mount. Both sets are disjoint; a flag in neither is left to the default.
@@ -180,6 +182,8 @@ impl RequestedOptions {
             "page_cache=off" => self.volume.page_cache = Some(PageCache::Off),
             "extended_attributes=on" => self.extended_attributes = Some(ExtendedAttributes::Kept),
             "extended_attributes=off" => self.extended_attributes = Some(ExtendedAttributes::Refused),
+            "leases=on" => self.leases = Some(LeasesEntry::On),
+            "leases=off" => self.leases = Some(LeasesEntry::Off),
             // For mount(8) and systemd, not for us; of the owners' options mount(8) makes `nosuid,nodev,noexec` as it should.
             "" | "defaults" | "nofail" | "fail" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner"
             | "group" | "_netdev" => {}
@@ -217,9 +221,15 @@ impl RequestedOptions {
                 ExtendedAttributes::Kept => "extended_attributes=on",
                 ExtendedAttributes::Refused => "extended_attributes=off",
             }),
+            self.leases.map(|named| if named == LeasesEntry::On { "leases=on" } else { "leases=off" }),
             self.volume.metadata_source.map(|MetadataSource::SecondCopy| "from_copy"),
         ];
         options.into_iter().flatten().chain(self.restrictions.to_list()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether programs may read files past the mount.
+    pub fn leases(&self, config: &VolumeConfig) -> LeasesEntry {
+        self.leases.or(config.options.leases).unwrap_or(LeasesEntry::Off)
     }
 
     /// Whether a supervisor is to keep the mount. Only then it is started; whether it can is known once the kernel was asked.
@@ -324,7 +334,7 @@ mod tests {
         for list in [
             "",
             "ro",
-            "rw,allow_other,noatime,nosuid,degraded,io=write-back,supervisor=off,passthrough=read,page_cache=off,extended_attributes=off,from_copy",
+            "rw,allow_other,noatime,nosuid,degraded,io=write-back,supervisor=off,passthrough=read,page_cache=off,extended_attributes=off,leases=on,from_copy",
             "relatime",
             "noexec,nodev,suid,nosymfollow",
         ] {

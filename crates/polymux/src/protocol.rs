@@ -4,6 +4,7 @@
 //! renamed. Reports that the command line derives from several answers are defined beside the verb: `migrate::Summary`,
 //! `top::sample::TopReport`, `file_map::FileMap`.
 
+mod clients;
 mod moves;
 mod profiles;
 mod steering;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::fsck::FsckReport;
 use polymux_config::config_format::TierEntry;
 
+pub use clients::{ClientReport, LeasesReport};
 pub use moves::{
     ByteRange, DrainReport, JobPhase, JobReport, JobsReport, MigrateReport, MovesReport, MovesSummary, RefusedFile,
     SubmittedJob,
@@ -81,6 +83,8 @@ pub enum Request {
     Pause,
     /// Let movers work again.
     Resume,
+    /// Programs that read files past the mount.
+    Clients,
     /// Policies and rules.
     Policies,
     /// The effect of the size of the fastest tier.
@@ -183,6 +187,8 @@ pub enum Answer {
     Jobs(JobsReport),
     /// To every other request about moves: how things are after it.
     Moves(Box<MovesReport>),
+    /// To [`Request::Clients`].
+    Clients(Vec<ClientReport>),
     /// To [`Request::Policies`] and [`Request::PolicySet`].
     Policies(PoliciesReport),
     /// To [`Request::PolicyAdvise`].
@@ -289,6 +295,9 @@ pub struct StatusReport {
     /// Whether the kernel uses objects directly, in words.
     #[serde(default)]
     pub passthrough: String,
+    /// Programs that read files past the mount; absent where they may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<LeasesReport>,
     /// Why the mount ends when its daemon dies; absent where another daemon takes it over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_with_daemon: Option<String>,

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use polymux_door::Door;
 use polymux_fs::{
     BackgroundThreads, CheckProgress, FileIo, FileLocation, FileSystem, PassthroughState, TierState, TierStatus,
 };
@@ -28,6 +29,8 @@ const DAMAGED_LISTED_MAX: usize = 10;
 
 /// The daemon's own state in addition to its file system.
 pub struct DaemonView {
+    /// Where programs get leases, if they may.
+    pub door: Option<Arc<Door>>,
     /// The mounted file system.
     pub file_system: Arc<FileSystem>,
     /// The threads that do its background work.
@@ -83,6 +86,7 @@ impl DaemonView {
             transport: self.connection.transport(),
             idle_processors: idle_processors_report(self.connection.bursts()),
             passthrough: passthrough_in_words(status.passthrough),
+            leases: self.leases(),
             ends_with_daemon: self.ends_with_daemon.clone(),
             threads: self.threads,
             messages: to_map(self.connection.messages.totals()),

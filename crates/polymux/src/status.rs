@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::cli::OutputFormat;
 use crate::client;
+use crate::clients;
 use crate::output::{self, Table};
 use crate::protocol::{
     Answer, DamagedFilesReport, DeferralReport, DrainReport, IdleProcessorsReport, MetadataCopyReport,
@@ -94,6 +95,7 @@ fn render(report: &StatusReport) -> String {
     lines.push(format!("  transport: {}, {} threads", report.transport, report.threads));
     lines.push(idle_processors_line(&report.idle_processors));
     lines.push(format!("  passthrough: {}", report.passthrough));
+    lines.push(clients::summary(report.leases.as_ref()));
     lines.push(match &report.ends_with_daemon {
         None => "  mount: outlives its daemon".to_owned(),
         Some(reason) => format!("  mount: ends with its daemon ({reason})"),

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mounted::{Plan, one_at_a_time};
+use polymux_client::Way;
 use stage::{Moment, Stage};
 
 fn pattern(seed: u8, length: usize) -> Vec<u8> {
@@ -60,6 +61,40 @@ fn what_is_open_goes_on_when_the_daemon_is_killed() {
     stage.remount();
     assert!(fs::read(stage.path().join("file")).unwrap() == read, "after the next mount");
     assert_eq!(fs::read_to_string(stage.path().join("log")).unwrap(), "line 0\nline 1\nline 2\n");
+}
+
+#[test]
+fn a_lease_ends_with_its_daemon_and_the_next_daemon_gives_another() {
+    let _turn = one_at_a_time();
+    let Some(mut stage) = Stage::start(&Plan::anywhere()) else { return };
+    stage.unmount();
+    stage.mount(&["-o", "leases=on"]);
+    let (path, mut content) = (stage.path().join("file"), pattern(1, 3_000_000));
+    fs::write(&path, &content).unwrap();
+    let file = polymux_client::File::open(&path).unwrap();
+    let read = |content: &[u8], offset: usize| {
+        let mut block = [0; 4096];
+        assert_eq!(file.read_at(&mut block, offset as u64).unwrap(), block.len());
+        assert!(block == content[offset..offset + 4096], "at {offset}: {}", file.report());
+    };
+    for round in 0..3_u8 {
+        let (began, before) = (Instant::now(), file.report().leases);
+        for offset in (0..).map(|number| number * 70_001 % 2_990_000) {
+            read(&content, offset);
+            if file.report().leases > before && file.report().reads(Way::Directly) > u64::from(round) {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", file.report());
+        }
+        stage.kill_daemon();
+        // The kernel collects this, and the objects do not have it.
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        content[500_000..510_000].fill(round);
+        writer.write_all_at(&content[500_000..510_000], 500_000).unwrap();
+        read(&content, 503_000);
+        drop(writer);
+        read(&content, 503_000);
+    }
 }
 
 #[test]

@@ -9,14 +9,14 @@ use tidy_sources::{sources, workspace};
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 70;
 const BANNED_NAMES: [&str; 4] = ["utils", "util", "helpers", "misc"];
-const CRATES_WITH_UNSAFE: [&str; 3] = ["polymux-tier", "polymux-transport", "polymux-c"];
+const CRATES_WITH_UNSAFE: [&str; 4] = ["polymux-tier", "polymux-transport", "polymux-c", "polymux-lease"];
 /// A test that maps files, as programs do.
 const TEST_WITH_UNSAFE: &str = "polymux-fuse/tests/open_modes/mapping.rs";
 
 const BELOW_THE_FILE_SYSTEM: [&str; 4] = ["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"];
 
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 18] = [
+const CRATE_EDGES: [(&str, &[&str]); 21] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
     ("polymux-meta", &["polymux-types", "polymux-tier"]),
@@ -53,11 +53,25 @@ const CRATE_EDGES: [(&str, &[&str]); 18] = [
         ],
     ),
     ("polymux-transport", &["polymux-types"]),
-    ("polymux-fuse", &["polymux-types", "polymux-fs", "polymux-transport"]),
+    ("polymux-lease", &["polymux-types"]),
+    ("polymux-client", &["polymux-types", "polymux-lease"]),
+    ("polymux-door", &["polymux-types", "polymux-lease", "polymux-fs"]),
+    ("polymux-fuse", &["polymux-types", "polymux-lease", "polymux-fs", "polymux-transport"]),
     ("polymux-config", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs"]),
     ("polymux-embed", &["polymux-types", "polymux-tier", "polymux-fs", "polymux-config"]),
     ("polymux-c", &["polymux-types", "polymux-embed"]),
-    ("polymux", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs", "polymux-config", "polymux-fuse"]),
+    (
+        "polymux",
+        &[
+            "polymux-types",
+            "polymux-tier",
+            "polymux-meta",
+            "polymux-fs",
+            "polymux-config",
+            "polymux-door",
+            "polymux-fuse",
+        ],
+    ),
     ("polymux-sim", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-transport"]),
     ("polymux-lab", &["polymux-types", "polymux-policy", "polymux"]),
     (
@@ -68,6 +82,7 @@ const CRATE_EDGES: [(&str, &[&str]); 18] = [
             "polymux-meta",
             "polymux-fs",
             "polymux-embed",
+            "polymux-client",
             "polymux-lab",
             "polymux-sim",
             "polymux-transport",

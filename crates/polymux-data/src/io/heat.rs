@@ -58,7 +58,7 @@ impl DataPath {
         owner.and_then(|(_, entry)| self.volume.tiers.by_id(entry.tier).ok())
     }
 
-    fn counts_demand(&self) -> bool {
+    pub(super) fn counts_demand(&self) -> bool {
         self.volume.options.promotion == Promotion::Prompt
             && !self.volume.is_read_only()
             && !self.placement.tier_reads.is_pointless()

@@ -56,6 +56,9 @@ impl DataPath {
         self.look_for_holder(inode, file)?;
         self.look_again(inode, file)?;
         let mut passed = file.direct.passed.lock();
+        if purpose == OpenPurpose::Change {
+            file.nodes.outside_readers.recall_all();
+        }
         // Again, because from here on no flag is set that it would have to obey unheard.
         check_open(inode, &handle.options)?;
         let standing = self.register_held(file, &mut passed);
@@ -304,6 +307,10 @@ impl DataPath {
         if file.is_moving() {
             return Ok(Some(Obstacle::Busy));
         }
+        // Nothing would show afterwards whether it is closed everywhere.
+        if file.nodes.outside_readers.hold_objects() {
+            return Ok(Some(Obstacle::Leased));
+        }
         // After a crash the log would say that the object holds less, and the bytes beyond that would be freed.
         if self.volume.metadata.durable().0 < file.durability.layout_sequence.load(Ordering::Acquire) {
             return Ok(Some(Obstacle::Unlogged));
@@ -505,6 +512,7 @@ impl DataPath {
         let (inode, Some(file)) = (&handle.inode, handle.inode.file()) else { return Ok(()) };
         let mut passed = file.direct.passed.lock();
         passed.modes.release(mode, purpose_of(handle));
+        self.end_leases_of(handle, file);
         if mode == IoMode::Cached && !handle.is_untold.load(Ordering::Acquire) {
             // The kernel was notified to drop its pages, if there was any reason.
             file.direct.pages_stale.store(false, Ordering::Release);

@@ -98,8 +98,7 @@ impl DataPath {
                 let entry = layout.object(*slot);
                 lost.push((entry, *end, layout.lose_end(*slot, *end)));
             }
-            layout.error_sequence = layout.error_sequence.wrapping_add(1);
-            file.durability.error_sequence.store(layout.error_sequence, std::sync::atomic::Ordering::Release);
+            file.raise_error_sequence(&mut layout);
             drop(layout);
             transaction.put_inode(inode);
             Ok(lost)

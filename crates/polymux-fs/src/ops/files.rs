@@ -48,6 +48,8 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>
         is_untold: AtomicBool::new(false),
         creation,
         memory_reads: OnceLock::new(),
+        has_leases: AtomicBool::new(false),
+        has_ended: AtomicBool::new(false),
     })
 }
 

@@ -19,9 +19,9 @@ use polymux_types::Block;
 use polymux_types::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock};
 use smallvec::SmallVec;
 
-use super::DirtyBlocks;
 #[cfg(shuttle)]
 use super::planted::is_leaving_noted;
+use super::{DirtyBlocks, OutsideReaders};
 use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Always, except where the model checker has to find that it is not.
@@ -83,6 +83,8 @@ pub struct NodeTable {
     version: AtomicU64,
     /// Version of the last change that reached to the end of all blocks, nodes that do not exist included.
     tail_version: AtomicU64,
+    /// Readers that cannot look at versions.
+    pub outside_readers: OutsideReaders,
 }
 
 /// Blocks held by a writer; dropping it lets overlapping writers in.
@@ -160,6 +162,7 @@ impl NodeTable {
 
     /// Marks the mapping of blocks as changed. Called with the map locked, before the change can be seen.
     pub fn mark_map_changed(&self, blocks: Range<Block>) {
+        self.outside_readers.recall_all();
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         if blocks.end == Block::END {
             self.tail_version.store(version, Ordering::Release);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use polymux_types::file_system_space::inodes_left;
 use polymux_types::limits::BLOCK_SIZE;
 use polymux_types::{Bucket, Errno, FileSystemSpace, ObjectId, Timestamp};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
@@ -87,10 +87,19 @@ impl PosixTier {
     }
 
     pub(super) fn open_path(&self, path: &str, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
+        self.open_path_below(self.objects.as_fd(), path, flags)
+    }
+
+    pub(super) fn open_path_below(
+        &self,
+        directory: BorrowedFd<'_>,
+        path: &str,
+        flags: OFlags,
+    ) -> Result<OwnedFd, rustix::io::Errno> {
         let mode = Mode::RUSR | Mode::WUSR;
-        match rustix::fs::openat(&self.objects, path, flags, mode) {
+        match rustix::fs::openat(directory, path, flags, mode) {
             // The kernel refuses `O_NOATIME` to a process that does not own the object.
-            Err(rustix::io::Errno::PERM) => rustix::fs::openat(&self.objects, path, flags - OFlags::NOATIME, mode),
+            Err(rustix::io::Errno::PERM) => rustix::fs::openat(directory, path, flags - OFlags::NOATIME, mode),
             other => other,
         }
     }
@@ -368,6 +377,7 @@ impl Tier for PosixTier {
         if let Some(open) = open {
             subtract(&self.bytes_unsynced, open.bytes_unsynced.swap(0, Ordering::AcqRel));
         }
+        self.empty_if_opened_for_program(object);
         match rustix::fs::unlinkat(&self.objects, path_of(object), AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(self.error("removing an object", object, errno)),
@@ -460,6 +470,10 @@ impl Tier for PosixTier {
 
     fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError> {
         self.object_may_be_open_elsewhere(object)
+    }
+
+    fn open_for_program(&self, object: ObjectRef) -> Result<OwnedFd, TierError> {
+        self.open_object_for_program(object)
     }
 
     fn share_for_copy(&self, object: ObjectRef) -> Option<OwnedFd> {

@@ -230,6 +230,7 @@ pub enum Operation<'a> {
     Access,
     /// A command on an open file or directory, or on one that the kernel opened for it alone.
     Ioctl {
+        handle: u64,
         command: u32,
         /// Data of the request.
         data: &'a [u8],
@@ -382,13 +383,14 @@ impl<'a> Operation<'a> {
     }
 
     fn parse_ioctl(mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Result<Self, Malformed> {
-        // The description, and flags of programs of other word lengths: the commands that are served have one form.
-        fixed.skip(12)?;
+        let handle = fixed.u64()?;
+        // Flags of programs of other word lengths: the commands that are served have one form.
+        fixed.skip(4)?;
         let command = fixed.u32()?;
         // The argument as the program gave it.
         fixed.skip(8)?;
         let (length, answer_length) = (fixed.u32()?, fixed.u32()?);
-        Ok(Self::Ioctl { command, data: rest.bytes(length)?, answer_length })
+        Ok(Self::Ioctl { handle, command, data: rest.bytes(length)?, answer_length })
     }
 
     fn parse_xattr(

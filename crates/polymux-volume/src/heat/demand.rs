@@ -266,6 +266,14 @@ impl DeviceDemand {
         });
     }
 
+    /// Notes reads of a node that devices served, as a program reports them afterwards.
+    pub fn note_reads(&self, ino: Ino, node: u64, random: u64, stream_bytes: u64) {
+        self.note_in_window(ino, node, |noted| {
+            noted.random = noted.random.saturating_add(random);
+            noted.stream_bytes = noted.stream_bytes.saturating_add(stream_bytes);
+        });
+    }
+
     /// Notes a sync of a few bytes of a node, which costs the device a request.
     pub fn note_small_sync(&self, ino: Ino, node: u64, of: SyncOf) {
         self.note_in_window(ino, node, |noted| {

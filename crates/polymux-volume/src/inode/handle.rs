@@ -32,6 +32,17 @@ pub struct Handle {
     pub creation: Option<Creation>,
     /// Its reads that memory answers; a description of a kernel has none.
     pub memory_reads: OnceLock<Box<MemoryReadState>>,
+    /// A program reads the file by a lease that it got for this description.
+    pub has_leases: AtomicBool,
+    /// It is gone, as the lock of the open descriptions of its file has it.
+    pub has_ended: AtomicBool,
+}
+
+impl Handle {
+    /// A number that stands for the description while it exists.
+    pub fn number(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
+    }
 }
 
 const SHARDS: usize = 64;

@@ -438,6 +438,10 @@ impl Tier for WatchedTier {
         self.call(CallClass::Read, |tier| tier.may_be_open_elsewhere(object))
     }
 
+    fn open_for_program(&self, object: ObjectRef) -> Result<std::os::fd::OwnedFd> {
+        self.call(CallClass::Read, |tier| tier.open_for_program(object))
+    }
+
     fn share_for_copy(&self, object: ObjectRef) -> Option<std::os::fd::OwnedFd> {
         let _call = self.begin(CallClass::Read).ok()?;
         self.inner.share_for_copy(object)

@@ -1,0 +1,162 @@
+//! One lease, as the program has it.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use polymux_lease::message::Granted;
+use polymux_lease::{LeasedMap, LeasedRun, Life, ReadCounts, command, message};
+use polymux_types::LeaseRefusal;
+use rustix::fs::FileType;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::report::Way;
+
+/// Reads up to here are tried from memory first, so that those that a device answers are counted as such.
+const SHORT_MAX: usize = 64 << 10;
+
+/// Why there is no lease.
+#[derive(Debug)]
+pub(crate) enum NoLease {
+    /// The file is on no volume that gives leases, and never will be.
+    NoVolume,
+    /// The daemon says so.
+    Refused(LeaseRefusal),
+    /// Its door is not to be reached from here, or it did not answer.
+    Unreachable(#[allow(dead_code, reason = "for those who debug")] io::Error),
+}
+
+/// `FUSE_SUPER_MAGIC` of include/uapi/linux/magic.h.
+const FUSE_MAGIC: u64 = 0x6573_5546;
+
+/// Whether a file is a regular one on a FUSE mount: other drivers may understand the command as something else.
+fn may_be_of_a_volume(file: impl AsFd) -> io::Result<bool> {
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile;
+    Ok(is_file && u64::try_from(rustix::fs::fstatfs(&file)?.f_type) == Ok(FUSE_MAGIC))
+}
+
+/// An object, opened to be read.
+#[derive(Debug)]
+struct Object {
+    descriptor: OwnedFd,
+    /// Its file system tells which bytes are in memory, as far as is known.
+    tells_memory: AtomicBool,
+}
+
+impl Object {
+    fn new(descriptor: OwnedFd) -> Self {
+        Self { descriptor, tells_memory: AtomicBool::new(true) }
+    }
+}
+
+/// A lease that was given.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    since: Instant,
+    /// Where the last read ended, by which streams differ from single reads: a guess, which threads may spoil for one another.
+    last_end: AtomicU64,
+    map: LeasedMap,
+    life: Life,
+    runs: Vec<LeasedRun>,
+    objects: Vec<Object>,
+    counts: ReadCounts,
+    /// The daemon sees the end of the lease by its end.
+    _connection: OwnedFd,
+}
+
+impl Lease {
+    /// Asks for a lease on an open file.
+    pub(crate) fn ask(file: impl AsFd) -> Result<Self, NoLease> {
+        if !may_be_of_a_volume(&file).map_err(NoLease::Unreachable)? {
+            return Err(NoLease::NoVolume);
+        }
+        let answer = match command::ask(file) {
+            Ok(answer) => answer,
+            Err(error) if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) => return Err(NoLease::NoVolume),
+            Err(error) => return Err(NoLease::Unreachable(error)),
+        };
+        let refused = |code| NoLease::Refused(LeaseRefusal::from_code(code));
+        let ticket = command::decode(&answer).map_err(refused)?;
+        let (connection, granted) = message::redeem(&ticket).map_err(NoLease::Unreachable)?.map_err(refused)?;
+        Self::of(connection, granted).map_err(NoLease::Unreachable)
+    }
+
+    fn of(connection: OwnedFd, granted: Granted) -> io::Result<Self> {
+        let map = LeasedMap::map(&granted.map)?;
+        Ok(Self {
+            since: Instant::now(),
+            last_end: AtomicU64::new(u64::MAX),
+            runs: map.runs(granted.objects.len())?,
+            map,
+            life: Life::map(&granted.life)?,
+            objects: granted.objects.into_iter().map(Object::new).collect(),
+            counts: ReadCounts::map(&granted.counts)?,
+            _connection: connection,
+        })
+    }
+
+    /// Since when the program has it.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Whether everything that was read by it before this call is true.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.map.is_current() && self.life.goes_on()
+    }
+
+    /// Reads all of a buffer, or says which way to take instead.
+    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), Way> {
+        let end = offset.checked_add(buffer.len() as u64).ok_or(Way::Beyond)?;
+        if self.runs.last().is_none_or(|last| end > last.end) {
+            return Err(Way::Beyond);
+        }
+        let is_stream = self.last_end.load(Ordering::Relaxed) == offset || buffer.len() > SHORT_MAX;
+        self.last_end.store(end, Ordering::Relaxed);
+        let mut place = self.runs.partition_point(|run| run.end <= offset);
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let run = self.runs[place];
+            let position = offset + filled as u64;
+            let length =
+                usize::try_from((run.end - position).min((buffer.len() - filled) as u64)).unwrap_or(usize::MAX);
+            let part = &mut buffer[filled..filled + length];
+            match run.object {
+                None => part.fill(0),
+                Some(object) => self.read_object(&self.objects[object], part, position, is_stream)?,
+            }
+            filled += length;
+            place += 1;
+        }
+        if is_stream {
+            self.counts.note_stream(offset, buffer.len());
+        }
+        // Last of all: only now it is known that the bytes are those of the file.
+        if self.is_current() { Ok(()) } else { Err(Way::Recalled) }
+    }
+
+    fn read_object(&self, object: &Object, part: &mut [u8], position: u64, is_stream: bool) -> Result<(), Way> {
+        let Object { descriptor, tells_memory } = object;
+        if !is_stream && tells_memory.load(Ordering::Relaxed) {
+            match rustix::io::preadv2(descriptor, &mut [IoSliceMut::new(part)], position, ReadWriteFlags::NOWAIT) {
+                Ok(count) if count == part.len() => return Ok(()),
+                Ok(_) | Err(Errno::AGAIN) => self.counts.note_random(position),
+                // This file system cannot tell which bytes are in memory.
+                Err(_) => tells_memory.store(false, Ordering::Relaxed),
+            }
+        }
+        let mut filled = 0;
+        while filled < part.len() {
+            match rustix::io::pread(descriptor, &mut part[filled..], position + filled as u64) {
+                // The object is shorter than the map says: zeros, or a loss. The daemon knows.
+                Ok(0) => return Err(Way::Failed),
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Way::Failed),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! Reads files of a mounted Polymux volume past the mount (docs/design/0046).
+//!
+//! A [`File`] is an open file like any other. After some reads it asks the daemon of its volume for a lease: a copy of the map that says which tier has which bytes, and
+//! descriptors of the objects there. From then on a read is one call to the file system of the tier, instead of one to the kernel's FUSE and, of bytes that are not in memory, a
+//! message to the daemon.
+//!
+//! Invariants:
+//! * A read returns the bytes that the same read of the mounted file would return. Whatever is in the way (a file that is open for changes, a move, a daemon of another
+//!   version, one that dies, a file that is on no volume), the read goes through the kernel.
+//! * Bytes that were read past the mount are believed only if the map was still true afterwards, and the daemon alive.
+//! * No thread is started, and no signal handled. All descriptors are closed on exec; a fork shares them, and the lease with them.
+//!
+//! ```no_run
+//! let file = polymux_client::File::open("/media/data/table")?;
+//! let mut block = [0; 4096];
+//! let count = file.read_at(&mut block, 1 << 20)?;
+//! println!("{count} bytes, {}", file.report());
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod file;
+mod lease;
+mod report;
+
+pub use file::File;
+pub use report::{Report, Way};

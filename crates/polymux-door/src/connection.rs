@@ -1,0 +1,46 @@
+//! A connection of a program, and how it is closed.
+//!
+//! Invariant: no thread that serves others closes a connection that may have descriptors of a stranger in it: the last close of one may wait for hours.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use polymux_lease::message::{Peer, Rights};
+
+use crate::permits::Permit;
+
+/// A connection with its permit.
+pub struct Connection {
+    pub peer: Peer,
+    rights: Rights,
+    held: Option<(OwnedFd, Permit)>,
+}
+
+impl Connection {
+    pub fn new(peer: Peer, rights: Rights, descriptor: OwnedFd, permit: Permit) -> Self {
+        Self { peer, rights, held: Some((descriptor, permit)) }
+    }
+
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.held.as_ref().expect("it is open until it is dropped").0.as_fd()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        match self.rights {
+            Rights::Refused => drop(held),
+            Rights::Possible => {
+                // The permit goes with it, so that there are no more of these threads than leases. Where there is no thread left, this one has to.
+                let close = move || drop(held);
+                let _ = std::thread::Builder::new().name("leases-close".to_owned()).spawn(close);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Opens objects for programs, which may wait for their tiers.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Weak};
+
+use polymux_fs::{FileSystem, OutsideReader};
+use polymux_lease::message::{self, ToGrant};
+use polymux_lease::{LeasedMap, LeasedRun, RUNS_MAX, ReadCounts};
+use polymux_types::LeaseRefusal;
+
+use crate::Shared;
+use crate::connection::Connection;
+use crate::lease::{Lease, Recall};
+use crate::tickets::Issued;
+
+/// A connection that has shown a ticket.
+pub struct Request {
+    pub number: u64,
+    pub connection: Connection,
+    pub issued: Issued,
+}
+
+pub struct Giver {
+    pub file_system: Weak<FileSystem>,
+    pub shared: Arc<Shared>,
+}
+
+/// A lease with the descriptors that only its program keeps.
+struct Given {
+    lease: Lease,
+    map: OwnedFd,
+    counts: OwnedFd,
+    objects: Vec<OwnedFd>,
+}
+
+impl Giver {
+    /// Serves until there is no keeper to ask it.
+    pub fn run(&self, requests: &Receiver<Request>) {
+        while let Ok(request) = requests.recv() {
+            let Some(file_system) = self.file_system.upgrade() else { return };
+            self.serve(&file_system, request);
+        }
+    }
+
+    fn serve(&self, file_system: &FileSystem, request: Request) {
+        let proof = request.issued.proof;
+        match self.lease(file_system, &request) {
+            Ok(Given { lease, map, counts, objects }) => {
+                let life = self.shared.life.descriptor();
+                let granted = ToGrant { life, map: map.as_fd(), counts: counts.as_fd(), objects: &objects };
+                // A program that is gone, or has no space for an answer, gets no lease.
+                if message::answer(&request.connection, &proof, Ok(granted)).is_ok() {
+                    self.keep(request, lease);
+                }
+            }
+            Err(refusal) => drop(message::answer(&request.connection, &proof, Err(refusal.code()))),
+        }
+    }
+
+    fn keep(&self, request: Request, lease: Lease) {
+        let (number, recall) = (request.number, Arc::clone(&lease.recall));
+        self.shared.leases.add(number, Arc::new(lease), request.connection);
+        if self.shared.is_over() {
+            recall.recall();
+        }
+        if let Err(error) = self.shared.leases.watch(number, |connection| self.shared.watch_end(connection, number)) {
+            // Its end would not be seen.
+            log::warn!("a lease is recalled: {error}");
+            drop(self.shared.leases.take(number));
+        }
+        self.shared.wake();
+    }
+
+    fn lease(&self, file_system: &FileSystem, request: &Request) -> Result<Given, LeaseRefusal> {
+        if self.shared.is_over() {
+            return Err(LeaseRefusal::Off);
+        }
+        let recall = Arc::new(Recall::default());
+        // An error is in the log.
+        let mut leased = file_system
+            .lease_file(request.issued.handle, RUNS_MAX, Arc::clone(&recall) as _)
+            .map_err(|_| LeaseRefusal::Failed)??;
+        let runs = leased.runs.iter().map(|run| LeasedRun { start: run.start, end: run.end, object: run.object });
+        let made = LeasedMap::create(&runs.collect::<Vec<_>>())
+            .and_then(|map| Ok((map, ReadCounts::create(leased.length())?)))
+            .inspect_err(|error| log::warn!("no memory for a lease: {error}"));
+        let ((map, for_map), (counts, for_counts)) = made.map_err(|_| LeaseRefusal::Failed)?;
+        recall.set_map(map);
+        // The program has the map, and will have the objects.
+        leased.runs = Vec::new();
+        let objects = std::mem::take(&mut leased.objects);
+        let lease = Lease::new(request.connection.peer, leased, recall, counts);
+        Ok(Given { lease, map: for_map, counts: for_counts, objects })
+    }
+}

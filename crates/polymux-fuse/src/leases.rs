@@ -1,0 +1,30 @@
+//! The command by which a program asks on an open file for a lease (docs/design/0046).
+
+use polymux_fs::HandleId;
+use polymux_lease::command::{self, Ticket};
+use polymux_transport::wire::Header;
+use polymux_types::{Errno, LeaseRefusal};
+
+use crate::adapter::{Adapter, Outcome};
+
+impl Adapter {
+    /// Answers with a ticket, or with the number of a refusal.
+    pub(crate) fn lease_ticket(
+        &self,
+        header: &Header,
+        handle: u64,
+        data: &[u8],
+        answer_length: u32,
+    ) -> Outcome<Vec<u8>> {
+        if usize::try_from(answer_length) != Ok(command::LENGTH) || data.len() != command::LENGTH {
+            return Err(Errno::ENOTTY);
+        }
+        let issued = if command::is_known(data) {
+            self.fs.issue_lease_ticket(HandleId(handle), header.uid)
+        } else {
+            Err(LeaseRefusal::OtherVersion)
+        };
+        let ticket = issued.map(|issued| Ticket { door: issued.door, ticket: issued.ticket, proof: issued.proof });
+        Ok(command::encode(ticket.map_err(LeaseRefusal::code)).to_vec())
+    }
+}

@@ -1,0 +1,150 @@
+//! The map of a leased file: which object has which bytes.
+//!
+//! Layout of the memory, in words of this machine: at 0 the state (32 bits), at 4 the number of runs (32 bits), at 8 the number of bytes that they cover
+//! (64 bits); from 64 on the runs, each with its first byte, the byte behind its last one, and the place of its object in the list of descriptors,
+//! or [`HOLE`] (64 bits each).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use crate::memory::{Access, SharedMemory};
+
+/// Most runs of a map. Of a file with more of them, the first ones are leased.
+pub const RUNS_MAX: usize = 8192;
+
+const COUNT_AT: usize = 4;
+const COVERED_AT: usize = 8;
+const RUNS_AT: usize = 64;
+const RUN_LENGTH: usize = 24;
+/// Instead of the place of an object: the bytes are zeros.
+const HOLE: u64 = u64::MAX;
+/// State of a map that is true. Memory that was never written says that it is not.
+const CURRENT: u32 = 1;
+const RECALLED: u32 = 2;
+
+/// Bytes of a file that one object has, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeasedRun {
+    /// First byte.
+    pub start: u64,
+    /// The byte behind the last one.
+    pub end: u64,
+    /// Place of the object in the list of descriptors; `None` for zeros.
+    pub object: Option<usize>,
+}
+
+/// A map in shared memory.
+#[derive(Debug)]
+pub struct LeasedMap(SharedMemory);
+
+impl LeasedMap {
+    /// The daemon's side: a map that is true from now on, and its descriptor for a program. The runs begin with the first byte and follow one another.
+    ///
+    /// # Errors
+    /// There is no memory or no descriptor left.
+    pub fn create(runs: &[LeasedRun]) -> io::Result<(Self, OwnedFd)> {
+        assert!(runs.len() <= RUNS_MAX, "a map has at most {RUNS_MAX} runs");
+        let length = RUNS_AT + runs.len() * RUN_LENGTH;
+        let (memory, descriptor) = SharedMemory::create("polymux-map", length, Access::Read)?;
+        let count = u32::try_from(runs.len()).expect("it is at most RUNS_MAX");
+        memory.word(COUNT_AT).store(count, Ordering::Relaxed);
+        memory.long_word(COVERED_AT).store(runs.last().map_or(0, |run| run.end), Ordering::Relaxed);
+        for (place, run) in runs.iter().enumerate() {
+            let at = RUNS_AT + place * RUN_LENGTH;
+            memory.long_word(at).store(run.start, Ordering::Relaxed);
+            memory.long_word(at + 8).store(run.end, Ordering::Relaxed);
+            memory.long_word(at + 16).store(run.object.map_or(HOLE, |object| object as u64), Ordering::Relaxed);
+        }
+        memory.word(0).store(CURRENT, Ordering::Release);
+        Ok((Self(memory), descriptor))
+    }
+
+    /// Ends the truth of the map, before anything that it says is changed.
+    pub fn recall(&self) {
+        self.0.word(0).store(RECALLED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The program's side.
+    ///
+    /// # Errors
+    /// It cannot be mapped.
+    pub fn map(descriptor: impl AsFd) -> io::Result<Self> {
+        Ok(Self(SharedMemory::map(descriptor, Access::Read, RUNS_AT)?))
+    }
+
+    /// Whether the map was true until this call. Bytes that were read from objects before it are those of the file.
+    #[inline]
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        // Earlier reads stay before this: who sees a byte from after a recall sees the recall.
+        fence(Ordering::Acquire);
+        self.0.word(0).load(Ordering::Acquire) == CURRENT
+    }
+
+    /// A copy of the runs, which name `objects` objects at the most.
+    ///
+    /// # Errors
+    /// The memory does not hold a map.
+    pub fn runs(&self, objects: usize) -> io::Result<Vec<LeasedRun>> {
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the map of a lease is malformed");
+        let count = usize::try_from(self.0.word(COUNT_AT).load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        if count > RUNS_MAX || RUNS_AT + count * RUN_LENGTH > self.0.length() {
+            return Err(malformed());
+        }
+        let mut runs = Vec::with_capacity(count);
+        let mut covered = 0;
+        for place in 0..count {
+            let at = RUNS_AT + place * RUN_LENGTH;
+            let [start, end, object] = [at, at + 8, at + 16].map(|at| self.0.long_word(at).load(Ordering::Relaxed));
+            let object = match object {
+                HOLE => None,
+                object => Some(usize::try_from(object).ok().filter(|place| *place < objects).ok_or_else(malformed)?),
+            };
+            if start != covered || end <= start || i64::try_from(end).is_err() {
+                return Err(malformed());
+            }
+            covered = end;
+            runs.push(LeasedRun { start, end, object });
+        }
+        if covered == self.0.long_word(COVERED_AT).load(Ordering::Relaxed) { Ok(runs) } else { Err(malformed()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, end: u64, object: Option<usize>) -> LeasedRun {
+        LeasedRun { start, end, object }
+    }
+
+    #[test]
+    fn a_program_sees_the_runs_and_the_recall() {
+        let runs = [run(0, 4096, Some(1)), run(4096, 8192, None), run(8192, 9000, Some(0))];
+        let (ours, descriptor) = LeasedMap::create(&runs).unwrap();
+        let theirs = LeasedMap::map(&descriptor).unwrap();
+        assert_eq!(theirs.runs(2).unwrap(), runs);
+        assert!(theirs.is_current());
+        ours.recall();
+        assert!(!theirs.is_current());
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_is_refused() {
+        let cases: [&[LeasedRun]; 3] =
+            [&[run(0, 4096, Some(2))], &[run(0, 4096, Some(0)), run(5000, 8192, Some(1))], &[run(0, 0, Some(0))]];
+        for runs in cases {
+            let (_ours, descriptor) = LeasedMap::create(runs).unwrap();
+            assert!(LeasedMap::map(&descriptor).unwrap().runs(2).is_err(), "{runs:?}");
+        }
+        let (memory, descriptor) = SharedMemory::create("test", 4096, Access::ReadWrite).unwrap();
+        let theirs = LeasedMap::map(&descriptor).unwrap();
+        assert!(!theirs.is_current(), "memory that was never written is no map");
+        memory.word(COUNT_AT).store(u32::MAX, Ordering::Relaxed);
+        assert!(theirs.runs(2).is_err());
+        memory.word(COUNT_AT).store(300, Ordering::Relaxed);
+        assert!(theirs.runs(2).is_err(), "more runs than the memory holds");
+    }
+}

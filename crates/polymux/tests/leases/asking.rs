@@ -1,0 +1,41 @@
+//! Leases as a program without the library may ask for them.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use polymux_lease::command::Ticket;
+use polymux_lease::message::{Granted, redeem};
+use polymux_lease::{LeasedMap, command};
+
+/// How long anything may take that is waited for.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until something is so.
+pub fn wait_until(condition: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < DEADLINE, "{condition}: not within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A ticket for an open file, as the kernel hands it out; `None` where it is refused.
+pub fn ticket_of(file: &File) -> Option<Ticket> {
+    command::decode(&command::ask(file).expect("asked")).ok()
+}
+
+/// A lease that is current; waits until there is one. A daemon that is busy may be late once, and a mover may recall one at once.
+pub fn granted(file: &File) -> (OwnedFd, Granted, LeasedMap) {
+    let began = Instant::now();
+    loop {
+        if let Some(Ok(Ok((connection, granted)))) = ticket_of(file).map(|ticket| redeem(&ticket)) {
+            let map = LeasedMap::map(&granted.map).expect("mapped");
+            if map.is_current() {
+                return (connection, granted, map);
+            }
+        }
+        assert!(began.elapsed() < DEADLINE, "no lease within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
