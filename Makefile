@@ -188,6 +188,12 @@ bench-in-program:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench
 	$(BENCH) in-program --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
+# Files of a mounted volume, read by a program with a lease, through the mount, and natively.
+.PHONY: bench-leases
+bench-leases:
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) leases --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
 # Between loop devices in memory that are throttled to the speed of three kinds of devices; as root. Every direction with
 # one large file and with a thousand small ones; what a move costs an application; how soon the hot part of a file is on the
 # fast tier; the fast tier filled at full speed.

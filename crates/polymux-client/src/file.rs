@@ -16,13 +16,13 @@ use crate::report::{Counts, Report, Way};
 
 /// Reads through the kernel before a lease is asked for, the first time and after each end of one.
 const READS_BEFORE: u64 = 16;
-/// Time after a refusal, and after the end of a short lease, before the next request; after each further one twice as much.
+/// Time after a refusal before the next request; after each further one twice as much.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// A lease that ended sooner was short: it cost more than it gave.
 const SHORT_LEASE: Duration = Duration::from_millis(100);
 /// Reads that fail by a lease before it is given back.
 const FAILURES_MAX: u32 = 8;
-/// Longest pause where the reason of the refusal may be gone soon,
+/// Longest pause where the reason of the refusal may be gone soon, and the one after a short lease,
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(1);
 /// and where it may last.
 const PAUSE_LONG_MAX: Duration = Duration::from_secs(10);
@@ -123,7 +123,8 @@ impl File {
         if lease.as_ref().is_some_and(|current| Arc::ptr_eq(current, ended)) {
             *lease = None;
             drop(lease);
-            if ended.since().elapsed() < SHORT_LEASE || self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX {
+            let has_failed = self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX;
+            if has_failed || ended.since().elapsed() < SHORT_LEASE {
                 // Leases of a file that is opened for changes all the time would cost more than they give.
                 *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Next::not_before(PAUSE_SHORT_MAX);
             }

@@ -78,7 +78,13 @@ impl Lease {
         };
         let refused = |code| NoLease::Refused(LeaseRefusal::from_code(code));
         let ticket = command::decode(&answer).map_err(refused)?;
-        let (connection, granted) = message::redeem(&ticket).map_err(NoLease::Unreachable)?.map_err(refused)?;
+        let (connection, granted) = message::redeem(&ticket)
+            .map_err(|error| match error.kind() {
+                // Before Linux 6.16 a daemon that refuses cannot say why.
+                io::ErrorKind::ConnectionReset => NoLease::Refused(LeaseRefusal::Busy),
+                _ => NoLease::Unreachable(error),
+            })?
+            .map_err(refused)?;
         Self::of(connection, granted).map_err(NoLease::Unreachable)
     }
 
@@ -151,7 +157,7 @@ impl Lease {
         while filled < part.len() {
             match rustix::io::pread(descriptor, &mut part[filled..], position + filled as u64) {
                 // The object is shorter than the map says: zeros, or a loss. The daemon knows.
-                Ok(0) => return Err(Way::Failed),
+                Ok(0) => return Err(Way::Beyond),
                 Ok(count) => filled += count,
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(Way::Failed),

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use polymux_lease::message::{Peer, Rights};
 
+use crate::closing;
 use crate::permits::Permit;
 
 /// A connection with its permit.
@@ -36,11 +37,8 @@ impl Drop for Connection {
         let Some(held) = self.held.take() else { return };
         match self.rights {
             Rights::Refused => drop(held),
-            Rights::Possible => {
-                // The permit goes with it, so that there are no more of these threads than leases. Where there is no thread left, this one has to.
-                let close = move || drop(held);
-                let _ = std::thread::Builder::new().name("leases-close".to_owned()).spawn(close);
-            }
+            // The permit goes with it, so that there are no more of these threads than permits.
+            Rights::Possible => closing::spawn(move || drop(held)),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use polymux_lease::message::{self, Rights};
 use rustix::net::{SocketFlags, accept_with};
 
+use crate::closing::Closers;
 use crate::connection::Connection;
 use crate::limits::CALLER_LIFE;
 use crate::permits::Permits;
@@ -21,6 +22,7 @@ struct Caller {
 pub struct Callers {
     callers: BTreeMap<u64, Caller>,
     permits: Permits,
+    closers: Closers,
     rights: Rights,
 }
 
@@ -36,11 +38,14 @@ pub enum Accepted {
 
 impl Callers {
     pub fn new(permits: Permits, rights: Rights) -> Self {
-        Self { callers: BTreeMap::new(), permits, rights }
+        Self { callers: BTreeMap::new(), permits, closers: Closers::default(), rights }
     }
 
     /// Accepts one connection.
     pub fn accept(&mut self, listener: &OwnedFd, next: &mut u64) -> io::Result<Accepted> {
+        if !self.closers.are_left() {
+            return Err(io::Error::other("connections that were refused are still being closed"));
+        }
         let descriptor = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(descriptor) => descriptor,
             Err(rustix::io::Errno::AGAIN) => return Ok(Accepted::None),
@@ -50,10 +55,9 @@ impl Callers {
         };
         let peer = message::peer_of(&descriptor)?;
         let Some(permit) = self.permits.give(peer.uid) else {
-            if self.rights == Rights::Possible {
-                // Closed elsewhere, too: it may have descriptors in it.
-                let close = move || drop(descriptor);
-                let _ = std::thread::Builder::new().name("leases-close".to_owned()).spawn(close);
+            match self.rights {
+                Rights::Refused => drop(descriptor),
+                Rights::Possible => self.closers.close(descriptor),
             }
             return Ok(Accepted::Refused);
         };

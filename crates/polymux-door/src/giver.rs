@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
-use polymux_fs::{FileSystem, OutsideReader};
+use polymux_fs::FileSystem;
 use polymux_lease::message::{self, ToGrant};
-use polymux_lease::{LeasedMap, LeasedRun, RUNS_MAX, ReadCounts};
+use polymux_lease::{LeasedMap, LeasedRun, LifeKeeper, RUNS_MAX, ReadCounts};
 use polymux_types::LeaseRefusal;
 
 use crate::Shared;
@@ -47,7 +47,8 @@ impl Giver {
         let proof = request.issued.proof;
         match self.lease(file_system, &request) {
             Ok(Given { lease, map, counts, objects }) => {
-                let life = self.shared.life.descriptor();
+                let life = self.shared.life.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(life) = life.as_ref().map(LifeKeeper::descriptor) else { return };
                 let granted = ToGrant { life, map: map.as_fd(), counts: counts.as_fd(), objects: &objects };
                 // A program that is gone, or has no space for an answer, gets no lease.
                 if message::answer(&request.connection, &proof, Ok(granted)).is_ok() {
@@ -59,11 +60,8 @@ impl Giver {
     }
 
     fn keep(&self, request: Request, lease: Lease) {
-        let (number, recall) = (request.number, Arc::clone(&lease.recall));
+        let number = request.number;
         self.shared.leases.add(number, Arc::new(lease), request.connection);
-        if self.shared.is_over() {
-            recall.recall();
-        }
         if let Err(error) = self.shared.leases.watch(number, |connection| self.shared.watch_end(connection, number)) {
             // Its end would not be seen.
             log::warn!("a lease is recalled: {error}");

@@ -36,6 +36,8 @@ pub struct Keeper {
     /// Descriptors are short, and connections wait until the next look. How many looks in a row that was so.
     pauses: u32,
     has_paused: bool,
+    /// Use that is still believed before the next look.
+    believed: Believed,
     /// The lease after which the next look begins to collect, so that each has its turn.
     collected_up_to: u64,
 }
@@ -60,6 +62,7 @@ impl Keeper {
             next,
             pauses: 0,
             has_paused: false,
+            believed: Believed::default(),
             collected_up_to: 0,
         })
     }
@@ -146,11 +149,11 @@ impl Keeper {
     }
 
     /// The program with a lease is gone.
-    fn end(&self, number: u64) {
+    fn end(&mut self, number: u64) {
         if let Some((lease, connection)) = self.shared.leases.take(number) {
             let _ = epoll::delete(&self.shared.watched, &connection);
             if let Some(file_system) = self.file_system.upgrade() {
-                lease.collect(&file_system, &mut Believed::default());
+                lease.collect(&file_system, &mut self.believed);
             }
         }
     }
@@ -172,14 +175,14 @@ impl Keeper {
     }
 
     fn collect(&mut self, file_system: &FileSystem) {
-        let mut believed = Believed::default();
+        self.believed = Believed::default();
         let leases = self.shared.leases.all();
         let begin = leases.partition_point(|(number, _)| *number <= self.collected_up_to);
         for (number, lease) in leases[begin..].iter().chain(&leases[..begin]) {
-            if !believed.is_more() {
+            if !self.believed.is_more() {
                 return;
             }
-            lease.collect(file_system, &mut believed);
+            lease.collect(file_system, &mut self.believed);
             self.collected_up_to = *number;
         }
     }

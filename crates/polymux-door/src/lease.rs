@@ -69,6 +69,9 @@ impl Lease {
 
     /// Has placement learn of the reads since the last call, as far as `believed` goes: the program may have written anything there.
     pub fn collect(&self, file_system: &FileSystem, believed: &mut Believed) {
+        if !believed.is_more() {
+            return;
+        }
         self.counts.take(|node, reads| {
             let left = believed.of_users.entry(self.peer.uid).or_insert(READS_BELIEVED);
             let random = reads.random.min(left.random);

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod closing;
 mod connection;
 mod connections;
 mod giver;
@@ -45,7 +46,7 @@ pub use crate::lease::LeaseReport;
 
 /// Connections that the kernel keeps waiting for the keeper.
 const WAITING_MAX: i32 = 64;
-/// How long a close waits for the keeper, which waits for nothing itself.
+/// How long a close waits for the keeper.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The door of one mounted volume.
@@ -60,7 +61,8 @@ struct Shared {
     tickets: Tickets,
     leases: Leases,
     permits: Permits,
-    life: LifeKeeper,
+    /// Until the door is closed: then no map is believed any more, whoever still has one.
+    life: Mutex<Option<LifeKeeper>>,
     /// Wakes the keeper.
     wake: OwnedFd,
     /// The keeper's connections.
@@ -101,7 +103,7 @@ impl Door {
             tickets: Tickets::new(name),
             leases: Leases::default(),
             permits: Permits::default(),
-            life: LifeKeeper::start()?,
+            life: Mutex::new(Some(LifeKeeper::start()?)),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             watched: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             is_over: AtomicBool::new(false),
@@ -125,8 +127,9 @@ impl Door {
     pub fn close(&self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         self.shared.wake();
-        // One that the giver adds meanwhile is recalled by it: it looks at `is_over` after it has added it.
         self.shared.leases.recall_all();
+        // One that the giver hands out just now ends with this.
+        drop(self.shared.life.lock().unwrap_or_else(PoisonError::into_inner).take());
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         let began = Instant::now();
         while let Some(keeper) = &keeper

@@ -20,6 +20,8 @@ pub const TICKET_LIFE: Duration = Duration::from_secs(5);
 pub const CALLER_LIFE: Duration = Duration::from_secs(2);
 /// Connections that are accepted before others are heard.
 pub const ACCEPTED_AT_ONCE: usize = 32;
+/// Threads that close refused connections.
+pub const CLOSERS_MAX: usize = 32;
 /// Requests that wait for the giver.
 pub const REQUESTS_MAX: usize = 128;
 /// Time between two looks at counters and at tickets and callers that are too old, while there are any.

@@ -13,6 +13,14 @@ struct Given {
     all: usize,
 }
 
+impl Given {
+    fn leave_one_for(&self, uid: u32) -> bool {
+        // Users with many user numbers of their own could take all of them.
+        let max = if uid == 0 { LEASES_MAX } else { LEASES_MAX - LEASES_FOR_ROOT };
+        self.all < max && self.of_users.get(&uid).copied().unwrap_or(0) < LEASES_OF_USER_MAX
+    }
+}
+
 /// All permits.
 #[derive(Clone, Default)]
 pub struct Permits(Arc<Mutex<Given>>);
@@ -30,18 +38,15 @@ impl Permits {
 
     /// Whether a user may have another one.
     pub fn are_left(&self, uid: u32) -> bool {
-        let given = self.lock();
-        // Users with many user numbers of their own could take all of them.
-        let max = if uid == 0 { LEASES_MAX } else { LEASES_MAX - LEASES_FOR_ROOT };
-        given.all < max && given.of_users.get(&uid).copied().unwrap_or(0) < LEASES_OF_USER_MAX
+        self.lock().leave_one_for(uid)
     }
 
     /// One more for a user, unless there are too many.
     pub fn give(&self, uid: u32) -> Option<Permit> {
-        if !self.are_left(uid) {
+        let mut given = self.lock();
+        if !given.leave_one_for(uid) {
             return None;
         }
-        let mut given = self.lock();
         given.all += 1;
         *given.of_users.entry(uid).or_default() += 1;
         Some(Permit { permits: self.clone(), uid })

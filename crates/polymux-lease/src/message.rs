@@ -289,6 +289,23 @@ mod tests {
     }
 
     #[test]
+    fn where_descriptors_may_come_with_a_ticket_it_is_looked_at_and_left() {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut request = [5; REQUEST_LENGTH];
+        request[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        request[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        assert_eq!(shown_ticket(&ours, Rights::Possible).unwrap(), None);
+        rustix::net::send(&theirs, &request, SendFlags::NOSIGNAL).unwrap();
+        for _ in 0..2 {
+            assert_eq!(shown_ticket(&ours, Rights::Possible).unwrap(), Some([5; 16]));
+        }
+        assert_eq!(shown_ticket(&ours, Rights::Refused).unwrap(), Some([5; 16]));
+        assert_eq!(shown_ticket(&ours, Rights::Refused).unwrap(), None);
+        assert_eq!(peer_of(&ours).unwrap().uid, rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
     fn another_keeper_of_the_door_is_not_believed() {
         let (listening, ticket) = pair_of([12; 16]);
         std::thread::scope(|scope| {

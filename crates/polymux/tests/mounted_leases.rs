@@ -328,7 +328,7 @@ fn a_lease_ends_with_the_description_that_it_was_asked_for_and_space_does_not_wa
     drop(open);
     wait_until("the lease is recalled", || !map.is_current());
     assert!(map_of_other.is_current(), "that of another description is none of its business");
-    assert_eq!(volume.status()["leases"]["recalled"], 1, "until its program gives back the descriptors");
+    wait_until("it counts until its program gives back the descriptors", || volume.status()["leases"]["recalled"] == 1);
     drop(other);
     fs::remove_file(&path).expect("removed");
     let bytes = |object| rustix::fs::fstat(object).expect("it is open").st_blocks;
@@ -346,14 +346,14 @@ fn one_user_takes_no_more_than_the_share_of_one_user() {
     }
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("up to the maximum");
-    let (mut held, mut refused) = (Vec::new(), 0);
-    while held.len() < 300 && refused < 50 {
+    let (mut held, mut refused, began) = (Vec::new(), 0, Instant::now());
+    while held.len() < 300 && refused < 50 && began.elapsed() < DEADLINE {
         match ticket_of(&open) {
             Some(ticket) => held.extend(message::redeem(&ticket).ok().and_then(Result::ok)),
             None => refused += 1,
         }
     }
-    assert!((100..300).contains(&held.len()), "{} leases, {refused} refused", held.len());
+    assert!((100..=256).contains(&held.len()), "{} leases, {refused} refused", held.len());
     drop(held);
     wait_until("all are given back", || clients(&volume).is_empty());
     lease(&Leased::open(&path).expect("opened"), &content);

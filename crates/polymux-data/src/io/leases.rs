@@ -125,9 +125,12 @@ impl DataPath {
         };
         // A tier may hang, so no lock is held. Objects that the file gives up meanwhile are of no use to the program, because it is recalled before.
         for entry in &leased.entries {
-            match self.open_leased(entry)? {
-                Some(object) => leased.file.objects.push(object),
-                None => return Ok(Err(LeaseRefusal::Tier)),
+            match self.open_leased(entry) {
+                Ok(Some(object)) => leased.file.objects.push(object),
+                Ok(None) => return Ok(Err(LeaseRefusal::Tier)),
+                // It was moved and freed before it was opened.
+                Err(_) if !file.nodes.outside_readers.list(&leased.file.reader) => return Ok(Err(LeaseRefusal::Busy)),
+                Err(error) => return Err(error),
             }
         }
         self.note_accessed(inode);
@@ -222,7 +225,8 @@ impl DataPath {
     /// Counts reads that a program made by its lease, and that devices served, as use.
     pub fn note_outside_reads(&self, leased: &LeasedFile, node: u64, reads: OutsideReads) {
         let ino = leased.inode.ino;
-        if node.saturating_mul(RANGE_NODE_SIZE) >= leased.length() {
+        // Of a file that is gone nothing is to be kept.
+        if node.saturating_mul(RANGE_NODE_SIZE) >= leased.length() || leased.inode.lifecycle.lock().gone {
             return;
         }
         self.note_accessed(&leased.inode);

@@ -54,6 +54,11 @@ impl OutsideReaders {
         readers.retain(|(of, _)| *of != owner);
     }
 
+    /// Whether a reader is on the list, which means that it was not recalled.
+    pub fn list(&self, reader: &Arc<dyn OutsideReader>) -> bool {
+        self.readers.lock().iter().any(|(_, known)| Arc::ptr_eq(known, reader))
+    }
+
     /// Whether a program may have objects of the file open, recalled or not.
     pub fn hold_objects(&self) -> bool {
         self.holding.load(Ordering::Acquire) > 0

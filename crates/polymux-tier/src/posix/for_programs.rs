@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 use polymux_types::ObjectId;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
 use super::PosixTier;
@@ -81,7 +82,13 @@ impl PosixTier {
         self.for_programs.opened.lock().insert(object.id);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = self.open_path_below(directory, &path_of(object), flags | OFlags::NOATIME);
-        opened.map_err(|errno| self.error("opening an object", object, errno))
+        // One that was removed meanwhile is not emptied any more.
+        let is_there = |opened: &OwnedFd| Ok(rustix::fs::fstat(opened)?.st_nlink > 0);
+        let opened = opened.and_then(|opened| if is_there(&opened)? { Ok(opened) } else { Err(Errno::NOENT) });
+        opened.map_err(|errno| {
+            self.for_programs.opened.lock().remove(&object.id);
+            self.error("opening an object", object, errno)
+        })
     }
 
     /// Empties an object that is to be removed, if a program may have it open. A hint: where it fails, the space is free when the program ends.
@@ -89,7 +96,8 @@ impl PosixTier {
         if !self.for_programs.opened.lock().remove(&object.id) {
             return;
         }
-        let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // Not to wait for a program that took a lease on it (`fcntl(2)`), which root in a container can.
+        let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         if let Err(errno) = self.open_path(&path_of(object), flags) {
             log::debug!("tier {}: an object is not emptied: {errno}", self.options.name);
         }
