@@ -48,6 +48,16 @@ pub enum Measure {
     Pgbench,
 }
 
+/// How the files of `hot-set` are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Reader {
+    /// Through the mount.
+    #[default]
+    Mount,
+    /// By a lease where there is one (docs/LEASES.md); volumes need the option `leases = "on"`.
+    Lease,
+}
+
 /// Choices of `polymux-bench tiering`.
 #[derive(Args, Clone, Debug)]
 pub struct TieringArguments {
@@ -69,6 +79,9 @@ pub struct TieringArguments {
     /// Threads that read, or clients of the database.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     pub readers: u16,
+    /// How the files of `hot-set` are read.
+    #[arg(long, value_enum, default_value_t)]
+    pub reader: Reader,
     /// Programs of `synced`, by how their names begin; all without it.
     #[arg(long = "program", value_name = "NAME,...", value_delimiter = ',')]
     pub programs: Vec<String>,

@@ -27,6 +27,16 @@ pub enum Access {
     ReadWrite,
 }
 
+/// A file in memory that can be sealed.
+fn memory_file(name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // A system may refuse memory that could be executed (`vm.memfd_noexec`); before Linux 6.3 there is no other.
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    }
+}
+
 /// A mapping of shared memory.
 #[derive(Debug)]
 pub struct SharedMemory {
@@ -46,7 +56,7 @@ impl SharedMemory {
     /// There is no memory or no descriptor left.
     pub fn create(name: &str, length: usize, access: Access) -> io::Result<(Self, OwnedFd)> {
         let length = length.max(1).next_multiple_of(PAGE);
-        let descriptor = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let descriptor = memory_file(name)?;
         rustix::fs::ftruncate(&descriptor, length as u64)?;
         let memory = Self::of(descriptor.as_fd(), length, Access::ReadWrite)?;
         let mut seals = SealFlags::SHRINK | SealFlags::GROW;

@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
+use polymux_client::Way;
 
 use super::chart::{self, Line};
 use super::sides::{Side, SideKind};
 use super::subject::Subject;
-use super::{TieringArguments, in_words};
+use super::{Reader, TieringArguments, in_words};
 use crate::machine::drop_caches;
 use crate::noise::Noise;
 use crate::report::{Cell, Report, Section};
@@ -120,14 +121,27 @@ pub(super) fn write_paths(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 }
 
 /// One round; reads per second.
-pub(super) fn read(files: &[PathBuf], hot: &std::ops::Range<usize>, readers: u16, seed: u64) -> Result<f64> {
+pub(super) fn read(
+    files: &[PathBuf],
+    hot: &std::ops::Range<usize>,
+    (reader, readers): (Reader, u16),
+    seed: u64,
+) -> Result<f64> {
     drop_caches()?;
+    // One user has no leases for each reader.
+    let leased = if reader == Reader::Lease { Some(OpenFiles::open(files, reader)?) } else { None };
     let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let begun = Instant::now();
-        let (is_over, reads) = (&is_over, &reads);
+        let (leased, is_over, reads) = (leased.as_ref(), &is_over, &reads);
         let readers: Vec<_> = (0..readers)
-            .map(|reader| scope.spawn(move || read_until(files, hot, seed << 16 | u64::from(reader), (is_over, reads))))
+            .map(|reader| {
+                let seed = seed << 16 | u64::from(reader);
+                scope.spawn(move || match leased {
+                    Some(open) => read_until(open, hot, seed, (is_over, reads)),
+                    None => read_until(&OpenFiles::open(files, Reader::Mount)?, hot, seed, (is_over, reads)),
+                })
+            })
             .collect();
         thread::sleep(ROUND.saturating_sub(begun.elapsed()));
         let (all, elapsed) = (reads.load(Ordering::Relaxed), begun.elapsed());
@@ -139,23 +153,62 @@ pub(super) fn read(files: &[PathBuf], hot: &std::ops::Range<usize>, readers: u16
     })
 }
 
+/// Open files of one reader, or of all.
+enum OpenFiles {
+    Mount(Vec<File>),
+    Lease(Vec<polymux_client::File>),
+}
+
+impl OpenFiles {
+    fn open(files: &[PathBuf], reader: Reader) -> Result<Self> {
+        Ok(match reader {
+            Reader::Mount => Self::Mount(files.iter().map(File::open).collect::<std::io::Result<_>>()?),
+            Reader::Lease => Self::Lease(files.iter().map(polymux_client::File::open).collect::<std::io::Result<_>>()?),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Mount(files) => files.len(),
+            Self::Lease(files) => files.len(),
+        }
+    }
+
+    fn read(&self, file: usize, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let count = match self {
+            Self::Mount(files) => files[file].read_at(buffer, offset)?,
+            Self::Lease(files) => files[file].read_at(buffer, offset)?,
+        };
+        ensure!(count == buffer.len(), "a file ends before {offset}");
+        Ok(())
+    }
+}
+
+impl Drop for OpenFiles {
+    fn drop(&mut self) {
+        let Self::Lease(files) = self else { return };
+        let reads = |way| files.iter().map(|file| file.report().reads(way)).sum::<u64>();
+        let leases: u64 = files.iter().map(|file| file.report().leases).sum();
+        eprintln!("{} reads by {leases} leases, {} recalled", reads(Way::Directly), reads(Way::Recalled));
+    }
+}
+
 fn read_until(
-    files: &[PathBuf],
+    open: &OpenFiles,
     hot: &std::ops::Range<usize>,
     seed: u64,
     (is_over, reads): (&AtomicBool, &AtomicU64),
 ) -> Result<()> {
-    let open: Vec<File> = files.iter().map(File::open).collect::<std::io::Result<_>>()?;
     let mut noise = Noise::new(0x9e37_79b9_7f4a_7c15 ^ (seed + 1).wrapping_mul(0xd134_2543_de82_ef95));
     let mut buffer = [0; READ_BYTES];
     while !is_over.load(Ordering::Relaxed) {
         let is_hot = noise.below(100) < HOT_PERCENT;
         let file = match is_hot {
             true => hot.start + index_below(&mut noise, hot.len()),
-            false => index_below(&mut noise, files.len()),
+            false => index_below(&mut noise, open.len()),
         };
         let block = noise.below((FILE_BYTES / READ_BYTES) as u64);
-        open[file].read_exact_at(&mut buffer, block * READ_BYTES as u64)?;
+        open.read(file, &mut buffer, block * READ_BYTES as u64)?;
         reads.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

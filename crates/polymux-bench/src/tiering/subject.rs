@@ -10,10 +10,10 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use polymux_fs::PolicyKind;
 use polymux_sim::DeviceSpeed;
 
-use super::TieringArguments;
 use super::disturbed::{Disturbance, STREAM_PIECE_BYTES, STREAM_PIECES, scan, stream};
 use super::hot_set::{FILE_BYTES, FILES, HOT_PERCENT, ROUND, read, write_files, write_paths};
 use super::sides::{SSD_BYTES_TO_MARK, Side, SideKind, written_to_first_mb};
+use super::{Reader, TieringArguments};
 use crate::simulation::{Caches, DeviceOf, Readers, Simulation};
 use crate::throttled::Profile;
 use crate::throttled::traffic::Traffic;
@@ -26,7 +26,7 @@ const LOOP_DEVICE_LATENCY: Duration = Duration::from_micros(40);
 
 /// See the module.
 pub(super) enum Subject {
-    Real { side: Side, files: Vec<PathBuf>, begun: Instant },
+    Real { side: Side, files: Vec<PathBuf>, reader: Reader, begun: Instant },
     Simulated(Box<Simulation>),
 }
 
@@ -77,7 +77,7 @@ impl Subject {
         let side = Side::over(devices, kind, arguments)?;
         let files = write_files(&side, files)?;
         side.throttle()?;
-        Ok(Self::Real { side, files, begun: Instant::now() })
+        Ok(Self::Real { side, files, reader: arguments.reader, begun: Instant::now() })
     }
 
     /// Writes all files anew: the hot ones to the SSD, the others there up to the high mark, and the rest to the disk.
@@ -112,7 +112,7 @@ impl Subject {
     /// Where a read fails.
     pub(super) fn read(&self, hot: &Range<usize>, readers: u16, seed: u64) -> Result<f64> {
         match self {
-            Self::Real { files, .. } => read(files, hot, readers, seed),
+            Self::Real { files, reader, .. } => read(files, hot, (*reader, readers), seed),
             Self::Simulated(simulation) => simulation.read(&Readers {
                 count: readers,
                 hot: hot.clone(),
