@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -52,11 +52,37 @@ impl Next {
     }
 }
 
+/// Lanes of a file: threads in different ones do not wait for one another's cache lines.
+const LANES: usize = 8;
+
+thread_local! {
+    /// The lane of this thread, in each file.
+    static LANE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % LANES
+    };
+}
+
+/// A reference to a lease with a count of its own.
+#[derive(Debug)]
+struct LaneLease(Arc<Lease>);
+
+/// The part of a file that the reads of one thread, or of a few, change.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lane {
+    lease: RwLock<Option<Arc<LaneLease>>>,
+    /// Reads that went past the mount.
+    direct: AtomicU64,
+    /// Where the last one ended.
+    last_end: AtomicU64,
+}
+
 /// An open file. It can be shared among threads, as an open file description can.
 #[derive(Debug)]
 pub struct File {
     kernel: fs::File,
-    lease: RwLock<Option<Arc<Lease>>>,
+    lanes: [Lane; LANES],
     next: Mutex<Next>,
     counts: Counts,
     leases: AtomicU64,
@@ -89,17 +115,18 @@ impl File {
         if buffer.is_empty() {
             return Ok(0);
         }
-        let lease = self.lease.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let way = match lease {
-            Some(lease) => match lease.read(buffer, offset) {
+        let lane = &self.lanes[LANE.with(|lane| *lane)];
+        let lease = lane.lease.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let way = match lease.as_deref() {
+            Some(LaneLease(lease)) => match lease.read(buffer, offset, &lane.last_end) {
                 Ok(()) => {
-                    self.counts.note(Way::Directly);
+                    lane.direct.fetch_add(1, Ordering::Relaxed);
                     return Ok(buffer.len());
                 }
                 Err(way) => {
                     let fails_again = || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES_MAX;
                     if !lease.is_current() || way == Way::Failed && fails_again() {
-                        self.end(&lease);
+                        self.end(lease);
                     }
                     way
                 }
@@ -114,20 +141,27 @@ impl File {
     #[must_use]
     pub fn report(&self) -> Report {
         let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        self.counts.report(self.leases.load(Ordering::Relaxed), refused)
+        let direct = self.lanes.iter().map(|lane| lane.direct.load(Ordering::Relaxed)).sum();
+        self.counts.report(direct, self.leases.load(Ordering::Relaxed), refused)
     }
 
     /// Gives back a lease that ended: its descriptors keep objects in use.
     fn end(&self, ended: &Arc<Lease>) {
-        let mut lease = self.lease.write().unwrap_or_else(PoisonError::into_inner);
-        if lease.as_ref().is_some_and(|current| Arc::ptr_eq(current, ended)) {
-            *lease = None;
-            drop(lease);
-            let has_failed = self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX;
-            if has_failed || ended.since().elapsed() < SHORT_LEASE {
-                // Leases of a file that is opened for changes all the time would cost more than they give.
-                *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Next::not_before(PAUSE_SHORT_MAX);
+        let mut was_current = false;
+        for lane in &self.lanes {
+            let mut lease = lane.lease.write().unwrap_or_else(PoisonError::into_inner);
+            if lease.as_ref().is_some_and(|current| Arc::ptr_eq(&current.0, ended)) {
+                *lease = None;
+                was_current = true;
             }
+        }
+        if !was_current {
+            return;
+        }
+        let has_failed = self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX;
+        if has_failed || ended.since().elapsed() < SHORT_LEASE {
+            // Leases of a file that is opened for changes all the time would cost more than they give.
+            *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Next::not_before(PAUSE_SHORT_MAX);
         }
     }
 
@@ -153,7 +187,11 @@ impl File {
         match Lease::ask(&self.kernel) {
             Ok(lease) => {
                 self.leases.fetch_add(1, Ordering::Relaxed);
-                *self.lease.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lease));
+                let lease = Arc::new(lease);
+                for lane in &self.lanes {
+                    let held = Arc::new(LaneLease(Arc::clone(&lease)));
+                    *lane.lease.write().unwrap_or_else(PoisonError::into_inner) = Some(held);
+                }
                 *next = Next::After(READS_BEFORE);
                 Way::NoLeaseYet
             }
@@ -179,7 +217,7 @@ impl From<fs::File> for File {
     fn from(kernel: fs::File) -> Self {
         Self {
             kernel,
-            lease: RwLock::default(),
+            lanes: Default::default(),
             next: Mutex::new(Next::After(READS_BEFORE)),
             counts: Counts::default(),
             leases: AtomicU64::new(0),

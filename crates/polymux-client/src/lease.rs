@@ -54,8 +54,6 @@ impl Object {
 #[derive(Debug)]
 pub(crate) struct Lease {
     since: Instant,
-    /// Where the last read ended, by which streams differ from single reads: a guess, which threads may spoil for one another.
-    last_end: AtomicU64,
     map: LeasedMap,
     life: Life,
     runs: Vec<LeasedRun>,
@@ -92,7 +90,6 @@ impl Lease {
         let map = LeasedMap::map(&granted.map)?;
         Ok(Self {
             since: Instant::now(),
-            last_end: AtomicU64::new(u64::MAX),
             runs: map.runs(granted.objects.len())?,
             map,
             life: Life::map(&granted.life)?,
@@ -113,14 +110,15 @@ impl Lease {
         self.map.is_current() && self.life.goes_on()
     }
 
-    /// Reads all of a buffer, or says which way to take instead.
-    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), Way> {
+    /// Reads all of a buffer, or says which way to take instead. By `last_end`, where the last read ended, streams differ from single reads: a guess, which
+    /// threads may spoil for one another.
+    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64, last_end: &AtomicU64) -> Result<(), Way> {
         let end = offset.checked_add(buffer.len() as u64).ok_or(Way::Beyond)?;
         if self.runs.last().is_none_or(|last| end > last.end) {
             return Err(Way::Beyond);
         }
-        let is_stream = self.last_end.load(Ordering::Relaxed) == offset || buffer.len() > SHORT_MAX;
-        self.last_end.store(end, Ordering::Relaxed);
+        let is_stream = last_end.load(Ordering::Relaxed) == offset || buffer.len() > SHORT_MAX;
+        last_end.store(end, Ordering::Relaxed);
         let mut place = self.runs.partition_point(|run| run.end <= offset);
         let mut filled = 0;
         while filled < buffer.len() {

@@ -74,7 +74,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Counters of one file, which threads share.
+/// Reads of one file through the kernel, by the reason. Those past the mount are counted in its lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Counts([AtomicU64; Way::ALL.len()]);
 
@@ -83,8 +83,10 @@ impl Counts {
         self.0[way as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn report(&self, leases: u64, refused: Option<LeaseRefusal>) -> Report {
-        Report { counts: std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed)), leases, refused }
+    pub(crate) fn report(&self, direct: u64, leases: u64, refused: Option<LeaseRefusal>) -> Report {
+        let mut counts = std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed));
+        counts[Way::Directly as usize] = direct;
+        Report { counts, leases, refused }
     }
 }
 
@@ -95,12 +97,10 @@ mod tests {
     #[test]
     fn a_report_says_what_happened_in_one_line() {
         let counts = Counts::default();
-        assert_eq!(counts.report(0, None).to_string(), "no reads");
-        counts.note(Way::Directly);
-        counts.note(Way::Directly);
+        assert_eq!(counts.report(0, 0, None).to_string(), "no reads");
         counts.note(Way::Refused);
         assert_eq!(
-            counts.report(1, Some(LeaseRefusal::OpenForChanges)).to_string(),
+            counts.report(2, 1, Some(LeaseRefusal::OpenForChanges)).to_string(),
             "reads: 2 directly, 1 through the kernel (no lease); last refusal: it is open for changes"
         );
     }
