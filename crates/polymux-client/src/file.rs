@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use polymux_types::LeaseRefusal;
+use polymux_types::sync::{Mutex, RwLock};
 
 use crate::lease::{Lease, NoLease};
 use crate::report::{Counts, Report, Way};
@@ -116,7 +117,7 @@ impl File {
             return Ok(0);
         }
         let lane = &self.lanes[LANE.with(|lane| *lane)];
-        let lease = lane.lease.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let lease = lane.lease.read().clone();
         let way = match lease.as_deref() {
             Some(LaneLease(lease)) => match lease.read(buffer, offset, &lane.last_end) {
                 Ok(()) => {
@@ -140,7 +141,7 @@ impl File {
     /// How the reads were served so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = *self.refused.lock();
         let direct = self.lanes.iter().map(|lane| lane.direct.load(Ordering::Relaxed)).sum();
         self.counts.report(direct, self.leases.load(Ordering::Relaxed), refused)
     }
@@ -149,7 +150,7 @@ impl File {
     fn end(&self, ended: &Arc<Lease>) {
         let mut was_current = false;
         for lane in &self.lanes {
-            let mut lease = lane.lease.write().unwrap_or_else(PoisonError::into_inner);
+            let mut lease = lane.lease.write();
             if lease.as_ref().is_some_and(|current| Arc::ptr_eq(&current.0, ended)) {
                 *lease = None;
                 was_current = true;
@@ -161,14 +162,14 @@ impl File {
         let has_failed = self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX;
         if has_failed || ended.since().elapsed() < SHORT_LEASE {
             // Leases of a file that is opened for changes all the time would cost more than they give.
-            *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Next::not_before(PAUSE_SHORT_MAX);
+            *self.next.lock() = Next::not_before(PAUSE_SHORT_MAX);
         }
     }
 
     /// Asks for a lease, if it is time for that; this read goes through the kernel in any case.
     fn consider_asking(&self) -> Way {
         // Another thread asks, or counts.
-        let Ok(mut next) = self.next.try_lock() else { return Way::NoLeaseYet };
+        let Some(mut next) = self.next.try_lock() else { return Way::NoLeaseYet };
         let pause = match &mut *next {
             Next::Never => return Way::NoVolume,
             Next::After(0) => PAUSE_MIN,
@@ -190,7 +191,7 @@ impl File {
                 let lease = Arc::new(lease);
                 for lane in &self.lanes {
                     let held = Arc::new(LaneLease(Arc::clone(&lease)));
-                    *lane.lease.write().unwrap_or_else(PoisonError::into_inner) = Some(held);
+                    *lane.lease.write() = Some(held);
                 }
                 *next = Next::After(READS_BEFORE);
                 Way::NoLeaseYet
@@ -200,7 +201,7 @@ impl File {
                 Way::NoVolume
             }
             Err(NoLease::Refused(refusal)) => {
-                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+                *self.refused.lock() = Some(refusal);
                 *next = Next::not_before(pause.min(pause_max(Some(refusal))));
                 Way::Refused
             }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use polymux_lease::message::Granted;
-use polymux_lease::{LeasedMap, LeasedRun, Life, ReadCounts, command, message};
-use polymux_types::LeaseRefusal;
+use polymux_lease::{LeasedMap, Life, ReadCounts, command, message};
+use polymux_types::{LeaseRefusal, MapRun};
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -56,7 +56,7 @@ pub(crate) struct Lease {
     since: Instant,
     map: LeasedMap,
     life: Life,
-    runs: Vec<LeasedRun>,
+    runs: Vec<MapRun>,
     objects: Vec<Object>,
     counts: ReadCounts,
     /// The daemon sees the end of the lease by its end.

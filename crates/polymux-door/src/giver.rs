@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use polymux_fs::FileSystem;
 use polymux_lease::message::{self, ToGrant};
-use polymux_lease::{LeasedMap, LeasedRun, LifeKeeper, RUNS_MAX, ReadCounts};
+use polymux_lease::{LeasedMap, LifeKeeper, RUNS_MAX, ReadCounts};
 use polymux_types::LeaseRefusal;
 
 use crate::Shared;
@@ -47,7 +47,7 @@ impl Giver {
         let proof = request.issued.proof;
         match self.lease(file_system, &request) {
             Ok(Given { lease, map, counts, objects }) => {
-                let life = self.shared.life.lock().unwrap_or_else(PoisonError::into_inner);
+                let life = self.shared.life.lock();
                 let Some(life) = life.as_ref().map(LifeKeeper::descriptor) else { return };
                 let granted = ToGrant { life, map: map.as_fd(), counts: counts.as_fd(), objects: &objects };
                 // A program that is gone, or has no space for an answer, gets no lease.
@@ -79,8 +79,7 @@ impl Giver {
         let mut leased = file_system
             .lease_file(request.issued.handle, RUNS_MAX, Arc::clone(&recall) as _)
             .map_err(|_| LeaseRefusal::Failed)??;
-        let runs = leased.runs.iter().map(|run| LeasedRun { start: run.start, end: run.end, object: run.object });
-        let made = LeasedMap::create(&runs.collect::<Vec<_>>())
+        let made = LeasedMap::create(&leased.runs)
             .and_then(|map| Ok((map, ReadCounts::create(leased.length())?)))
             .inspect_err(|error| log::warn!("no memory for a lease: {error}"));
         let ((map, for_map), (counts, for_counts)) = made.map_err(|_| LeaseRefusal::Failed)?;

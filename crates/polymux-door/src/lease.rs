@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use polymux_fs::{FileSystem, LeasedFile, OutsideReader, OutsideReads};
+use polymux_fs::{FileSystem, LeasedFile, OutsideReader};
 use polymux_lease::message::Peer;
 use polymux_lease::{LeasedMap, ReadCounts};
-use polymux_types::Ino;
+use polymux_types::sync::{Mutex, MutexGuard};
+use polymux_types::{Ino, OutsideReads};
 
 use crate::connection::Connection;
 use crate::limits::{NODES_NOTED_MAX, READS_BELIEVED};
@@ -56,15 +57,13 @@ pub struct Lease {
     pub leased: LeasedFile,
     pub recall: Arc<Recall>,
     pub counts: ReadCounts,
-    covered_bytes: u64,
     since: Instant,
     device_reads: AtomicU64,
 }
 
 impl Lease {
     pub fn new(peer: Peer, leased: LeasedFile, recall: Arc<Recall>, counts: ReadCounts) -> Self {
-        let covered_bytes = leased.length();
-        Self { peer, leased, recall, counts, covered_bytes, since: Instant::now(), device_reads: AtomicU64::new(0) }
+        Self { peer, leased, recall, counts, since: Instant::now(), device_reads: AtomicU64::new(0) }
     }
 
     /// Has placement learn of the reads since the last call, as far as `believed` goes: the program may have written anything there.
@@ -92,7 +91,7 @@ impl Lease {
             ino: self.leased.ino(),
             is_recalled: self.recall.is_recalled(),
             age: self.since.elapsed(),
-            covered_bytes: self.covered_bytes,
+            covered_bytes: self.leased.length(),
             device_reads: self.device_reads.load(Ordering::Relaxed),
         }
     }
@@ -149,7 +148,7 @@ pub struct Leases(Mutex<BTreeMap<u64, (Arc<Lease>, Connection)>>);
 
 impl Leases {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<Lease>, Connection)>> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn add(&self, number: u64, lease: Arc<Lease>, connection: Connection) {
@@ -189,12 +188,12 @@ impl Leases {
 
 #[cfg(test)]
 mod tests {
-    use polymux_lease::LeasedRun;
+    use polymux_types::MapRun;
 
     use super::*;
 
     fn map() -> (LeasedMap, LeasedMap) {
-        let (ours, descriptor) = LeasedMap::create(&[LeasedRun { start: 0, end: 5, object: Some(0) }]).unwrap();
+        let (ours, descriptor) = LeasedMap::create(&[MapRun { start: 0, end: 5, object: Some(0) }]).unwrap();
         (ours, LeasedMap::map(descriptor).unwrap())
     }
 

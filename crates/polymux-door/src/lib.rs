@@ -24,15 +24,16 @@ mod tickets;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use polymux_fs::{FileSystem, HandleId, LeasePort, LeaseTicket};
+use polymux_fs::{FileSystem, HandleId, LeasePort};
 use polymux_lease::{LifeKeeper, message};
-use polymux_types::LeaseRefusal;
+use polymux_types::sync::Mutex;
+use polymux_types::{LeaseRefusal, LeaseTicket};
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::giver::Giver;
@@ -129,8 +130,8 @@ impl Door {
         self.shared.wake();
         self.shared.leases.recall_all();
         // One that the giver hands out just now ends with this.
-        drop(self.shared.life.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(self.shared.life.lock().take());
+        let keeper = self.keeper.lock().take();
         let began = Instant::now();
         while let Some(keeper) = &keeper
             && !keeper.is_finished()

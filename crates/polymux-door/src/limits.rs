@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polymux_fs::OutsideReads;
+use polymux_types::OutsideReads;
 
 /// Leases and requests for them of all programs: each takes a descriptor of the daemon and, with a map and counters in shared memory, up to half a megabyte.
 pub const LEASES_MAX: usize = 1024;

@@ -3,7 +3,9 @@
 //! Invariant: a permit is given back when it is dropped: after the descriptor of its connection is closed, however long that takes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use polymux_types::sync::{Mutex, MutexGuard};
 
 use crate::limits::{LEASES_FOR_ROOT, LEASES_MAX, LEASES_OF_USER_MAX};
 
@@ -33,7 +35,7 @@ pub struct Permit {
 
 impl Permits {
     fn lock(&self) -> MutexGuard<'_, Given> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether a user may have another one.

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Mutex;
 use std::time::Instant;
 
-use polymux_fs::{HandleId, LeaseTicket, Secret};
-use polymux_types::LeaseRefusal;
+use polymux_fs::HandleId;
+use polymux_types::sync::{Mutex, MutexGuard};
+use polymux_types::{LeaseRefusal, LeaseTicket, Secret};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::limits::{TICKET_LIFE, TICKETS_MAX, TICKETS_OF_USER_MAX};
@@ -39,8 +39,8 @@ impl Tickets {
         Self { door, issued: Mutex::default() }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Secret, Issued>> {
-        self.issued.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Secret, Issued>> {
+        self.issued.lock()
     }
 
     pub fn issue(&self, handle: HandleId, uid: u32) -> Result<LeaseTicket, LeaseRefusal> {

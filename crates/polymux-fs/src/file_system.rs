@@ -22,12 +22,12 @@ use polymux_records::attributes::{
 use polymux_records::blockmap::OutsideReader;
 use polymux_records::caller::Caller;
 use polymux_records::error::{Error, Result};
-use polymux_records::lease::{LeasePort, LeaseTicket, OutsideReads};
+use polymux_records::lease::LeasePort;
 use polymux_records::parts::{MountOptions, NewVolume, Parts, Progress, TierMember, VolumeError};
 use polymux_records::passthrough::{IoDecision, PassthroughPort};
 use polymux_records::report::{FileLocation, TierFiles, VolumeStatus};
 use polymux_tier::SeekTarget;
-use polymux_types::{Ino, LeaseRefusal, TierId, Timestamp};
+use polymux_types::{Ino, LeaseRefusal, LeaseTicket, OutsideReads, TierId, Timestamp};
 
 use self::rest::Rest;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};

@@ -62,7 +62,7 @@ pub use polymux_records::attributes::{
 pub use polymux_records::blockmap::OutsideReader;
 pub use polymux_records::caller::{Caller, Permissions, Wait};
 pub use polymux_records::error::{Error, ErrorKind, Result};
-pub use polymux_records::lease::{LeasePort, LeaseTicket, MapRun, OutsideReads, Secret};
+pub use polymux_records::lease::LeasePort;
 pub use polymux_records::parts::{
     Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Progress,
     Promotion, ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,

@@ -1,7 +1,7 @@
 //! The command by which a program asks on an open file for a lease (docs/design/0046).
 
 use polymux_fs::HandleId;
-use polymux_lease::command::{self, Ticket};
+use polymux_lease::command;
 use polymux_transport::wire::Header;
 use polymux_types::{Errno, LeaseRefusal};
 
@@ -24,7 +24,6 @@ impl Adapter {
         } else {
             Err(LeaseRefusal::OtherVersion)
         };
-        let ticket = issued.map(|issued| Ticket { door: issued.door, ticket: issued.ticket, proof: issued.proof });
-        Ok(command::encode(ticket.map_err(LeaseRefusal::code)).to_vec())
+        Ok(command::encode(issued.map_err(LeaseRefusal::code)).to_vec())
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use polymux_types::LeaseTicket;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use crate::VERSION;
@@ -12,27 +13,6 @@ pub const LENGTH: usize = 64;
 /// `_IOWR(0xd7, 1, char[64])`: a command that no file system of the kernel knows.
 pub const NUMBER: u32 = 3 << 30 | 64 << 16 | 0xd7 << 8 | 1;
 
-/// A number that cannot be guessed.
-pub type Secret = [u8; 16];
-
-/// The daemon's answer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
-    /// Name of the door: a socket in the abstract name space, which exists while the daemon lives.
-    pub door: Secret,
-    /// To be shown there, once and soon.
-    pub ticket: Secret,
-    /// Unknown to a process that has taken the name of the door since the daemon died.
-    pub proof: Secret,
-}
-
-impl std::fmt::Debug for Ticket {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Secrets do not belong into logs.
-        formatter.debug_struct("Ticket").finish_non_exhaustive()
-    }
-}
-
 /// Whether a request is one of this version.
 #[must_use]
 pub fn is_known(request: &[u8]) -> bool {
@@ -41,7 +21,7 @@ pub fn is_known(request: &[u8]) -> bool {
 
 /// The daemon's answer: a ticket, or the code of a refusal.
 #[must_use]
-pub fn encode(answer: Result<Ticket, u32>) -> [u8; LENGTH] {
+pub fn encode(answer: Result<LeaseTicket, u32>) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
     match answer {
@@ -59,11 +39,11 @@ pub fn encode(answer: Result<Ticket, u32>) -> [u8; LENGTH] {
 ///
 /// # Errors
 /// The code of the refusal.
-pub fn decode(bytes: &[u8; LENGTH]) -> Result<Ticket, u32> {
+pub fn decode(bytes: &[u8; LENGTH]) -> Result<LeaseTicket, u32> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let secret = |at: usize| bytes[at..at + 16].try_into().expect("sixteen bytes");
     match (word(0), word(4)) {
-        (VERSION, 0) => Ok(Ticket { door: secret(8), ticket: secret(24), proof: secret(40) }),
+        (VERSION, 0) => Ok(LeaseTicket { door: secret(8), ticket: secret(24), proof: secret(40) }),
         (VERSION, code) => Err(code),
         _ => Err(u32::MAX),
     }
@@ -109,7 +89,7 @@ mod tests {
 
     #[test]
     fn answers_come_back_as_they_were_given() {
-        let ticket = Ticket { door: [1; 16], ticket: [2; 16], proof: [3; 16] };
+        let ticket = LeaseTicket { door: [1; 16], ticket: [2; 16], proof: [3; 16] };
         assert_eq!(decode(&encode(Ok(ticket))), Ok(ticket));
         assert_eq!(decode(&encode(Err(7))), Err(7));
         let mut other = encode(Ok(ticket));

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use polymux_types::OutsideReads;
 use polymux_types::limits::RANGE_NODE_SIZE;
 
 use crate::memory::{Access, SharedMemory};
@@ -20,15 +21,6 @@ const NODE_LENGTH: usize = 16;
 const NODES_OF_PAGE: usize = PAGE / NODE_LENGTH;
 /// Most nodes with counters: 32 GiB of a file. Reads behind them are not counted.
 const NODES_MAX: usize = 64 * NODES_OF_PAGE;
-
-/// Reads of one range node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeReads {
-    /// Short reads at random that a device answered.
-    pub random: u64,
-    /// Bytes read in order or in long pieces.
-    pub stream_bytes: u64,
-}
 
 /// Counters in shared memory.
 #[derive(Debug)]
@@ -62,7 +54,7 @@ impl ReadCounts {
         Ok(Self { memory, nodes })
     }
 
-    fn add(&self, offset: u64, reads: NodeReads) {
+    fn add(&self, offset: u64, reads: OutsideReads) {
         let Some(node) = usize::try_from(offset / RANGE_NODE_SIZE).ok().filter(|node| *node < self.nodes) else {
             return;
         };
@@ -80,7 +72,7 @@ impl ReadCounts {
 
     /// Counts a short read that a device answered.
     pub fn note_random(&self, offset: u64) {
-        self.add(offset, NodeReads { random: 1, stream_bytes: 0 });
+        self.add(offset, OutsideReads { random: 1, stream_bytes: 0 });
     }
 
     /// Counts a read in order, or a long one.
@@ -89,13 +81,13 @@ impl ReadCounts {
         let mut position = offset;
         while position < end {
             let next = end.min((position / RANGE_NODE_SIZE + 1) * RANGE_NODE_SIZE);
-            self.add(position, NodeReads { random: 0, stream_bytes: next - position });
+            self.add(position, OutsideReads { random: 0, stream_bytes: next - position });
             position = next;
         }
     }
 
     /// Takes the reads since the last call, of the nodes that have any, until `each` says that it is enough. The rest stays for the next call.
-    pub fn take(&self, mut each: impl FnMut(u64, NodeReads) -> ControlFlow<()>) {
+    pub fn take(&self, mut each: impl FnMut(u64, OutsideReads) -> ControlFlow<()>) {
         let changed = self.memory.long_word(0);
         for page in 0..self.nodes.div_ceil(NODES_OF_PAGE) {
             let bit = 1 << page;
@@ -110,8 +102,8 @@ impl ReadCounts {
                     if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Relaxed) }
                 };
                 let at = place_of(node);
-                let reads = NodeReads { random: take(at), stream_bytes: take(at + 8) };
-                if reads != NodeReads::default() && each(node as u64, reads).is_break() {
+                let reads = OutsideReads { random: take(at), stream_bytes: take(at + 8) };
+                if reads != OutsideReads::default() && each(node as u64, reads).is_break() {
                     changed.fetch_or(bit, Ordering::Relaxed);
                     return;
                 }

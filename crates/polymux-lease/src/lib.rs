@@ -18,9 +18,9 @@ mod map;
 mod memory;
 pub mod message;
 
-pub use counts::{NodeReads, ReadCounts};
+pub use counts::ReadCounts;
 pub use life::{Life, LifeKeeper};
-pub use map::{LeasedMap, LeasedRun, RUNS_MAX};
+pub use map::{LeasedMap, RUNS_MAX};
 pub use memory::{Access, SharedMemory};
 
 /// Version of everything in this crate. Another version is refused, and the program goes through the kernel.

@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
+use polymux_types::MapRun;
+
 use crate::memory::{Access, SharedMemory};
 
 /// Most runs of a map. Of a file with more of them, the first ones are leased.
@@ -23,17 +25,6 @@ const HOLE: u64 = u64::MAX;
 const CURRENT: u32 = 1;
 const RECALLED: u32 = 2;
 
-/// Bytes of a file that one object has, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeasedRun {
-    /// First byte.
-    pub start: u64,
-    /// The byte behind the last one.
-    pub end: u64,
-    /// Place of the object in the list of descriptors; `None` for zeros.
-    pub object: Option<usize>,
-}
-
 /// A map in shared memory.
 #[derive(Debug)]
 pub struct LeasedMap(SharedMemory);
@@ -43,7 +34,7 @@ impl LeasedMap {
     ///
     /// # Errors
     /// There is no memory or no descriptor left.
-    pub fn create(runs: &[LeasedRun]) -> io::Result<(Self, OwnedFd)> {
+    pub fn create(runs: &[MapRun]) -> io::Result<(Self, OwnedFd)> {
         assert!(runs.len() <= RUNS_MAX, "a map has at most {RUNS_MAX} runs");
         let length = RUNS_AT + runs.len() * RUN_LENGTH;
         let (memory, descriptor) = SharedMemory::create("polymux-map", length, Access::Read)?;
@@ -87,7 +78,7 @@ impl LeasedMap {
     ///
     /// # Errors
     /// The memory does not hold a map.
-    pub fn runs(&self, objects: usize) -> io::Result<Vec<LeasedRun>> {
+    pub fn runs(&self, objects: usize) -> io::Result<Vec<MapRun>> {
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the map of a lease is malformed");
         let count = usize::try_from(self.0.word(COUNT_AT).load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         if count > RUNS_MAX || RUNS_AT + count * RUN_LENGTH > self.0.length() {
@@ -106,7 +97,7 @@ impl LeasedMap {
                 return Err(malformed());
             }
             covered = end;
-            runs.push(LeasedRun { start, end, object });
+            runs.push(MapRun { start, end, object });
         }
         if covered == self.0.long_word(COVERED_AT).load(Ordering::Relaxed) { Ok(runs) } else { Err(malformed()) }
     }
@@ -116,8 +107,8 @@ impl LeasedMap {
 mod tests {
     use super::*;
 
-    fn run(start: u64, end: u64, object: Option<usize>) -> LeasedRun {
-        LeasedRun { start, end, object }
+    fn run(start: u64, end: u64, object: Option<usize>) -> MapRun {
+        MapRun { start, end, object }
     }
 
     #[test]
@@ -133,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_map_that_cannot_be_is_refused() {
-        let cases: [&[LeasedRun]; 3] =
+        let cases: [&[MapRun]; 3] =
             [&[run(0, 4096, Some(2))], &[run(0, 4096, Some(0)), run(5000, 8192, Some(1))], &[run(0, 0, Some(0))]];
         for runs in cases {
             let (_ours, descriptor) = LeasedMap::create(runs).unwrap();

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use polymux_types::{LeaseTicket, Secret};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -12,7 +13,6 @@ use rustix::net::{
 };
 
 use crate::VERSION;
-use crate::command::{Secret, Ticket};
 
 /// Most objects of a lease: as many as a volume has tiers.
 pub const OBJECTS_MAX: usize = 64;
@@ -128,7 +128,7 @@ impl Patience {
 /// # Errors
 /// There is no such door here (another network name space, a dead daemon), its keeper is not the daemon that gave the ticket, or it takes longer than a
 /// quarter of a second.
-pub fn redeem(ticket: &Ticket) -> io::Result<Result<(OwnedFd, Granted), u32>> {
+pub fn redeem(ticket: &LeaseTicket) -> io::Result<Result<(OwnedFd, Granted), u32>> {
     let patience = Patience(Instant::now() + PATIENCE);
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     patience.set(&socket, Timeout::Send)?;
@@ -250,9 +250,9 @@ pub fn answer(connection: impl AsFd, proof: &Secret, answer: Result<ToGrant<'_>,
 mod tests {
     use super::*;
 
-    fn pair_of(door: Secret) -> (OwnedFd, Ticket) {
+    fn pair_of(door: Secret) -> (OwnedFd, LeaseTicket) {
         let (listening, _) = open_door(&door, 4).unwrap();
-        (listening, Ticket { door, ticket: [5; 16], proof: [6; 16] })
+        (listening, LeaseTicket { door, ticket: [5; 16], proof: [6; 16] })
     }
 
     /// Serves one connection of a door, as a daemon with this proof would.

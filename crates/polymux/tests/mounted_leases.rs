@@ -8,15 +8,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use asking::{granted, ticket_of, wait_until};
+use asking::{Over, granted, migrate, ticket_of, wait_until};
 use mounted::native::text;
 use mounted::{Plan, Random, TestVolume};
 use polymux_client::{File as Leased, Way};
-use polymux_lease::{command, message};
+use polymux_lease::message;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
@@ -53,10 +53,6 @@ fn split(volume: &TestVolume, name: &str) -> (PathBuf, Vec<u8>) {
     // Not before the bytes that it gave up are freed.
     drop(granted(&File::open(&path).expect("opened")));
     (path, content)
-}
-
-fn migrate(volume: &TestVolume, path: &Path, tier: &str, range: &str) {
-    volume.polymux(["migrate", text(path), "--to", tier, "--range", range, "--wait"]).assert_success();
 }
 
 fn block_at(file: &Leased, offset: usize) -> Vec<u8> {
@@ -133,15 +129,6 @@ fn an_open_for_changes_ends_leases_before_its_first_write_and_its_close_admits_n
             drop(writer);
         }
         assert!(file.report().leases >= 5, "{}", file.report());
-    }
-}
-
-/// Ends the other threads of a test, also where it failed.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -283,7 +270,7 @@ fn a_stranger_at_the_door_gets_nothing_and_stops_nothing() {
         rustix::net::connect(&socket, &address).map(|()| UnixStream::from(socket))
     };
     // A guessed ticket, garbage, and nothing at all.
-    let guessed = message::redeem(&command::Ticket { ticket: [9; 16], ..ticket });
+    let guessed = message::redeem(&polymux_types::LeaseTicket { ticket: [9; 16], ..ticket });
     assert!(guessed.is_err(), "a ticket that was not issued is not answered");
     for garbage in [&b"x"[..], &[0xff; 24], &[0; 4096]] {
         let mut caller = door().expect("connected");

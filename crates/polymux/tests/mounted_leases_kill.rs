@@ -15,8 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use asking::{granted, wait_until};
-use mounted::native::text;
+use asking::{Over, granted, migrate, wait_until};
 use mounted::{Plan, Random, TestVolume, is_heavy};
 use polymux_client::{File as Leased, Way};
 use polymux_lease::{Access, SharedMemory};
@@ -43,10 +42,6 @@ fn start() -> Option<(TestVolume, PathBuf)> {
     // A file on one tier may be read by the kernel itself, and has no lease then.
     migrate(&volume, &path, "slow", "4MiB-6MiB");
     Some((volume, path))
-}
-
-fn migrate(volume: &TestVolume, path: &Path, tier: &str, range: &str) {
-    volume.polymux(["migrate", text(path), "--to", tier, "--range", range, "--wait"]).assert_success();
 }
 
 fn leases(volume: &TestVolume) -> u64 {
@@ -85,15 +80,6 @@ fn reader(path: &Path) -> Reader {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     command.args(["--exact", "reader_that_is_killed", "--nocapture"]).env(FILE, path);
     Reader(command.stdout(Stdio::null()).spawn().expect("started"))
-}
-
-/// Ends the other thread of a test, also where it failed.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Kills a reader, or stops it for a while first; it must not have ended by itself.

@@ -15,11 +15,10 @@ use polymux_records::attributes::HandleId;
 use polymux_records::blockmap::OutsideReader;
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
-use polymux_records::lease::{LeaseTicket, MapRun, OutsideReads};
 use polymux_records::store::ObjectEntry;
 use polymux_tier::{Guarantee, TierError};
 use polymux_types::limits::RANGE_NODE_SIZE;
-use polymux_types::{Block, Ino, LeaseRefusal};
+use polymux_types::{Block, Ino, LeaseRefusal, LeaseTicket, MapRun, OutsideReads};
 use polymux_volume::heat::{AccessKind, Pattern};
 use polymux_volume::inode::{FileState, Handle, Inode, reference_of};
 
@@ -67,18 +66,6 @@ fn is_for_reading(handle: &Handle) -> bool {
     handle.options.read && !handle.options.write && !handle.options.append
 }
 
-/// A file whose map was copied for a reader, and whose objects are still to be opened.
-struct LeasedMap {
-    file: LeasedFile,
-    entries: Vec<ObjectEntry>,
-}
-
-/// The map of a file, copied.
-struct CopiedMap {
-    runs: Vec<MapRun>,
-    objects: Vec<ObjectEntry>,
-}
-
 impl DataPath {
     /// A ticket for a lease on the file of a description, for a process of a user.
     ///
@@ -119,33 +106,33 @@ impl DataPath {
         self.look_for_holder(inode, file)?;
         self.look_again(inode, file)?;
         self.ensure_size(inode, file)?;
-        let mut leased = match self.lease_map(handle, file, runs_max, reader) {
+        let (mut leased, entries) = match self.lease_map(handle, file, runs_max, reader) {
             Ok(leased) => leased,
             Err(refusal) => return Ok(Err(refusal)),
         };
         // A tier may hang, so no lock is held. Objects that the file gives up meanwhile are of no use to the program, because it is recalled before.
-        for entry in &leased.entries {
+        for entry in &entries {
             match self.open_leased(entry) {
-                Ok(Some(object)) => leased.file.objects.push(object),
+                Ok(Some(object)) => leased.objects.push(object),
                 Ok(None) => return Ok(Err(LeaseRefusal::Tier)),
                 // It was moved and freed before it was opened.
-                Err(_) if !file.nodes.outside_readers.list(&leased.file.reader) => return Ok(Err(LeaseRefusal::Busy)),
+                Err(_) if !file.nodes.outside_readers.list(&leased.reader) => return Ok(Err(LeaseRefusal::Busy)),
                 Err(error) => return Err(error),
             }
         }
         self.note_accessed(inode);
         Counters::count(&self.volume.counters.leases_given);
-        Ok(Ok(leased.file))
+        Ok(Ok(leased))
     }
 
-    /// Copies the map for a reader, which is on the list from here on.
+    /// Copies the map for a reader, which is on the list from here on. Returns the objects that are still to be opened, too.
     fn lease_map(
         &self,
         handle: &Handle,
         file: &FileState,
         runs_max: usize,
         reader: Arc<dyn OutsideReader>,
-    ) -> std::result::Result<LeasedMap, LeaseRefusal> {
+    ) -> std::result::Result<(LeasedFile, Vec<ObjectEntry>), LeaseRefusal> {
         let passed = file.direct.passed.lock();
         if passed.modes.is_open_for_changes() {
             return Err(LeaseRefusal::OpenForChanges);
@@ -161,13 +148,18 @@ impl DataPath {
         // From here on it leaves the list when it is dropped.
         let inode = Arc::clone(&handle.inode);
         let mut leased = LeasedFile { inode, reader, runs: Vec::new(), objects: Vec::new(), length: 0 };
-        let copied = self.copy_map(file, runs_max)?;
-        leased.length = copied.runs.last().map_or(0, |run| run.end);
-        leased.runs = copied.runs;
-        Ok(LeasedMap { file: leased, entries: copied.objects })
+        let (runs, entries) = self.copy_map(file, runs_max)?;
+        leased.length = runs.last().map_or(0, |run| run.end);
+        leased.runs = runs;
+        Ok((leased, entries))
     }
 
-    fn copy_map(&self, file: &FileState, runs_max: usize) -> std::result::Result<CopiedMap, LeaseRefusal> {
+    /// The map of a file, and the objects that it names.
+    fn copy_map(
+        &self,
+        file: &FileState,
+        runs_max: usize,
+    ) -> std::result::Result<(Vec<MapRun>, Vec<ObjectEntry>), LeaseRefusal> {
         let layout = file.layout.read();
         let size = file.size();
         if layout.objects.is_empty() || size == 0 {
@@ -179,24 +171,24 @@ impl DataPath {
         if file.is_moving() {
             return Err(LeaseRefusal::Busy);
         }
-        let mut copied = CopiedMap { runs: Vec::new(), objects: Vec::new() };
+        let (mut runs, mut objects) = (Vec::new(), Vec::<ObjectEntry>::new());
         let mut position = 0;
-        while position < size && copied.runs.len() < runs_max {
+        while position < size && runs.len() < runs_max {
             let run = layout.map.run_at(Block::holding(position));
             let end = run.end.first_byte().min(size);
             let object = layout.owner_of(&run).map(|(_, entry)| {
-                let known = copied.objects.iter().position(|known| known.object == entry.object);
+                let known = objects.iter().position(|known| known.object == entry.object);
                 known.unwrap_or_else(|| {
-                    copied.objects.push(entry);
-                    copied.objects.len() - 1
+                    objects.push(entry);
+                    objects.len() - 1
                 })
             });
-            copied.runs.push(MapRun { start: position, end, object });
+            runs.push(MapRun { start: position, end, object });
             position = end;
         }
         let is_freed = |entry: &ObjectEntry| !self.volume.disowned.holds(entry.tier, entry.object);
         // They may be older than the permissions of the file.
-        if copied.objects.iter().all(is_freed) { Ok(copied) } else { Err(LeaseRefusal::Unfreed) }
+        if objects.iter().all(is_freed) { Ok((runs, objects)) } else { Err(LeaseRefusal::Unfreed) }
     }
 
     /// Opens an object for a program; `None` where its tier is in no state for that.

@@ -1,12 +1,17 @@
-//! Leases as a program without the library may ask for them.
+//! Leases as a program without the library may ask for them, and moves beside readers.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use polymux_lease::command::Ticket;
 use polymux_lease::message::{Granted, redeem};
 use polymux_lease::{LeasedMap, command};
+use polymux_types::LeaseTicket;
+
+use crate::mounted::TestVolume;
+use crate::mounted::native::text;
 
 /// How long anything may take that is waited for.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -21,7 +26,7 @@ pub fn wait_until(condition: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A ticket for an open file, as the kernel hands it out; `None` where it is refused.
-pub fn ticket_of(file: &File) -> Option<Ticket> {
+pub fn ticket_of(file: &File) -> Option<LeaseTicket> {
     command::decode(&command::ask(file).expect("asked")).ok()
 }
 
@@ -37,5 +42,19 @@ pub fn granted(file: &File) -> (OwnedFd, Granted, LeasedMap) {
         }
         assert!(began.elapsed() < DEADLINE, "no lease within a minute");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Moves a range of a file, and waits for that.
+pub fn migrate(volume: &TestVolume, path: &Path, tier: &str, range: &str) {
+    volume.polymux(["migrate", text(path), "--to", tier, "--range", range, "--wait"]).assert_success();
+}
+
+/// Ends the other threads of a test, also where it failed.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
