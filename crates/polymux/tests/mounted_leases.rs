@@ -357,7 +357,9 @@ fn a_daemon_without_descriptors_rests_at_its_door() {
         let fields = stat.rsplit_once(')').expect("its name").1.split_whitespace().skip(11).take(2);
         fields.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>()
     };
-    let few = rustix::process::Rlimit { current: Some(3), maximum: Some(1 << 16) };
+    // Its hard limit is that of this process and stays: only the capability to raise limits could bring it back.
+    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let few = rustix::process::Rlimit { current: Some(3), maximum };
     let Ok(before) = rustix::process::prlimit(Some(daemon), rustix::process::Resource::Nofile, few) else {
         return mounted::skip("the limits of another process are not to be set");
     };
