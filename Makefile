@@ -123,6 +123,21 @@ uninstall-library:
 	rm -f "$(DESTDIR)$(LIBDIR)/libpolymux.so.$(LIBRARY_ABI)" "$(DESTDIR)$(LIBDIR)/libpolymux.so" \
 		"$(DESTDIR)$(PREFIX)/include/polymux.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/polymux.pc"
 
+# The libraries with which `polymux run` has programs read past the mount (docs/LEASES.md).
+PRELOAD_LIBRARIES = libpolymux_preload.so libpolymux_direct.so
+.PHONY: preload install-preload uninstall-preload
+preload:
+	$(CARGO) build --release --locked -p polymux-direct
+
+install-preload: preload
+	for library in $(PRELOAD_LIBRARIES); do \
+		install -D -s -m 0644 "$(or $(CARGO_TARGET_DIR),target)/release/$$library" "$(DESTDIR)$(LIBDIR)/polymux/$$library" || exit 1; \
+	done
+
+uninstall-preload:
+	for library in $(PRELOAD_LIBRARIES); do rm -f "$(DESTDIR)$(LIBDIR)/polymux/$$library"; done
+	rmdir "$(DESTDIR)$(LIBDIR)/polymux" 2>/dev/null || true
+
 uninstall:
 	rm -f "$(DESTDIR)$(SBINDIR)/mount.polymux" "$(DESTDIR)$(SBINDIR)/mount.fuse.polymux" "$(DESTDIR)$(PREFIX)/bin/polymux"
 
@@ -193,6 +208,12 @@ bench-in-program:
 bench-leases:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench
 	$(BENCH) leases --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
+# Programs as they come under the library of `polymux run`, without it, and natively.
+.PHONY: bench-preload
+bench-preload:
+	$(CARGO) build --release --locked -p polymux -p polymux-direct -p polymux-bench
+	$(BENCH) preload --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
 # Between loop devices in memory that are throttled to the speed of three kinds of devices; as root. Every direction with
 # one large file and with a thousand small ones; what a move costs an application; how soon the hot part of a file is on the

@@ -10,7 +10,7 @@
 
 mod cost;
 mod sides;
-mod volume;
+pub(crate) mod volume;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

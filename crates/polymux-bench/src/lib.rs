@@ -29,6 +29,7 @@ pub mod moves;
 pub mod native;
 pub mod noise;
 pub mod parallel;
+pub mod preload;
 pub mod region;
 pub mod report;
 pub mod scratch;

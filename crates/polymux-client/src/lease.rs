@@ -1,16 +1,17 @@
 //! One lease, as the program has it.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use polymux_lease::message::Granted;
+use polymux_lease::message::{Granted, Visit};
 use polymux_lease::{LeasedMap, Life, ReadCounts, command, message};
-use polymux_types::{LeaseRefusal, MapRun};
+use polymux_types::{LeaseRefusal, LeaseTicket, MapRun};
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::host::{FileIdentity, Host};
 use crate::report::Way;
 
 /// Reads up to here are tried from memory first, so that those that a device answers are counted as such.
@@ -31,42 +32,61 @@ pub(crate) enum NoLease {
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
 /// Whether a file is a regular one on a FUSE mount: other drivers may understand the command as something else.
-fn may_be_of_a_volume(file: impl AsFd) -> io::Result<bool> {
-    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile;
-    Ok(is_file && u64::try_from(rustix::fs::fstatfs(&file)?.f_type) == Ok(FUSE_MAGIC))
+fn may_be_of_a_volume(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::RegularFile;
+    Ok(is_file && u64::try_from(rustix::fs::fstatfs(file)?.f_type) == Ok(FUSE_MAGIC))
 }
 
 /// An object, opened to be read.
-#[derive(Debug)]
-struct Object {
-    descriptor: OwnedFd,
+struct Object<H: Host> {
+    descriptor: H::Descriptor,
     /// Its file system tells which bytes are in memory, as far as is known.
     tells_memory: AtomicBool,
 }
 
-impl Object {
-    fn new(descriptor: OwnedFd) -> Self {
+impl<H: Host> Object<H> {
+    fn new(descriptor: H::Descriptor) -> Self {
         Self { descriptor, tells_memory: AtomicBool::new(true) }
     }
 }
 
 /// A lease that was given.
-#[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct Lease<H: Host> {
     since: Instant,
+    /// To be looked for at each read; `None` where the descriptor cannot become that of another file.
+    identity: Option<FileIdentity>,
     map: LeasedMap,
     life: Life,
     runs: Vec<MapRun>,
-    objects: Vec<Object>,
+    objects: Vec<Object<H>>,
     counts: ReadCounts,
     /// The daemon sees the end of the lease by its end.
-    _connection: OwnedFd,
+    _connection: H::Descriptor,
 }
 
-impl Lease {
+/// What a daemon gives, mapped and in the places where it stays.
+struct Received<H: Host> {
+    map: LeasedMap,
+    life: Life,
+    counts: ReadCounts,
+    objects: Vec<Object<H>>,
+}
+
+impl<H: Host> Received<H> {
+    fn of(granted: Granted) -> io::Result<Self> {
+        Ok(Self {
+            map: LeasedMap::map(&granted.map)?,
+            life: Life::map(&granted.life)?,
+            counts: ReadCounts::map(&granted.counts)?,
+            objects: H::place(granted.objects)?.into_iter().map(Object::new).collect(),
+        })
+    }
+}
+
+impl<H: Host> Lease<H> {
     /// Asks for a lease on an open file.
-    pub(crate) fn ask(file: impl AsFd) -> Result<Self, NoLease> {
-        if !may_be_of_a_volume(&file).map_err(NoLease::Unreachable)? {
+    pub(crate) fn ask(file: BorrowedFd<'_>) -> Result<Self, NoLease> {
+        if !may_be_of_a_volume(file).map_err(NoLease::Unreachable)? {
             return Err(NoLease::NoVolume);
         }
         let answer = match command::ask(file) {
@@ -76,27 +96,45 @@ impl Lease {
         };
         let refused = |code| NoLease::Refused(LeaseRefusal::from_code(code));
         let ticket = command::decode(&answer).map_err(refused)?;
-        let (connection, granted) = message::redeem(&ticket)
+        // The daemon was waited for until here as for every call. From here on it is waited for no longer than is promised.
+        let _quiet = H::quiet();
+        let (connection, received) = Self::receive(&ticket)
             .map_err(|error| match error.kind() {
                 // Before Linux 6.16 a daemon that refuses cannot say why.
                 io::ErrorKind::ConnectionReset => NoLease::Refused(LeaseRefusal::Busy),
                 _ => NoLease::Unreachable(error),
             })?
             .map_err(refused)?;
-        Self::of(connection, granted).map_err(NoLease::Unreachable)
+        Self::of(file, connection, received).map_err(NoLease::Unreachable)
     }
 
-    fn of(connection: OwnedFd, granted: Granted) -> io::Result<Self> {
-        let map = LeasedMap::map(&granted.map)?;
-        Ok(Self {
-            since: Instant::now(),
-            runs: map.runs(granted.objects.len())?,
-            map,
-            life: Life::map(&granted.life)?,
-            objects: granted.objects.into_iter().map(Object::new).collect(),
-            counts: ReadCounts::map(&granted.counts)?,
-            _connection: connection,
-        })
+    #[allow(clippy::type_complexity, reason = "what is received, the code of a refusal, or an error")]
+    fn receive(ticket: &LeaseTicket) -> io::Result<Result<(H::Descriptor, Received<H>), u32>> {
+        let not_now = || io::Error::from(io::ErrorKind::WouldBlock);
+        let connection = {
+            let _receiving = H::receiving().ok_or_else(not_now)?;
+            H::place(vec![message::connection()?])?.pop().ok_or_else(not_now)?
+        };
+        let visit = Visit::begin(connection, ticket)?;
+        visit.wait()?;
+        let received = {
+            let _receiving = H::receiving().ok_or_else(not_now)?;
+            match visit.receive()? {
+                Ok(granted) => Received::of(granted)?,
+                Err(code) => return Ok(Err(code)),
+            }
+        };
+        Ok(Ok((visit.end(), received)))
+    }
+
+    fn of(file: BorrowedFd<'_>, connection: H::Descriptor, received: Received<H>) -> io::Result<Self> {
+        let Received { map, life, counts, objects } = received;
+        let identity = if H::IS_UNAWARE { Some(FileIdentity::of(file)?) } else { None };
+        if identity.is_some_and(|identity| identity.inode != map.inode()) {
+            return Err(io::Error::other("the program opened another file meanwhile"));
+        }
+        let runs = map.runs(objects.len())?;
+        Ok(Self { since: Instant::now(), identity, map, life, runs, objects, counts, _connection: connection })
     }
 
     /// Since when the program has it.
@@ -112,10 +150,19 @@ impl Lease {
 
     /// Reads all of a buffer, or says which way to take instead. By `last_end`, where the last read ended, streams differ from single reads: a guess, which
     /// threads may spoil for one another.
-    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64, last_end: &AtomicU64) -> Result<(), Way> {
+    pub(crate) fn read(
+        &self,
+        file: BorrowedFd<'_>,
+        buffer: &mut [u8],
+        offset: u64,
+        last_end: &AtomicU64,
+    ) -> Result<(), Way> {
         let end = offset.checked_add(buffer.len() as u64).ok_or(Way::Beyond)?;
         if self.runs.last().is_none_or(|last| end > last.end) {
             return Err(Way::Beyond);
+        }
+        if self.identity.is_some_and(|identity| FileIdentity::of(file).ok() != Some(identity)) {
+            return Err(Way::OtherFile);
         }
         let is_stream = last_end.load(Ordering::Relaxed) == offset || buffer.len() > SHORT_MAX;
         last_end.store(end, Ordering::Relaxed);
@@ -128,6 +175,7 @@ impl Lease {
                 usize::try_from((run.end - position).min((buffer.len() - filled) as u64)).unwrap_or(usize::MAX);
             let part = &mut buffer[filled..filled + length];
             match run.object {
+                None if self.identity.is_some() => return Err(Way::Beyond),
                 None => part.fill(0),
                 Some(object) => self.read_object(&self.objects[object], part, position, is_stream)?,
             }
@@ -141,8 +189,11 @@ impl Lease {
         if self.is_current() { Ok(()) } else { Err(Way::Recalled) }
     }
 
-    fn read_object(&self, object: &Object, part: &mut [u8], position: u64, is_stream: bool) -> Result<(), Way> {
+    fn read_object(&self, object: &Object<H>, part: &mut [u8], position: u64, is_stream: bool) -> Result<(), Way> {
         let Object { descriptor, tells_memory } = object;
+        if !H::is_intact(descriptor) {
+            return Err(Way::Failed);
+        }
         if !is_stream && tells_memory.load(Ordering::Relaxed) {
             match rustix::io::preadv2(descriptor, &mut [IoSliceMut::new(part)], position, ReadWriteFlags::NOWAIT) {
                 Ok(count) if count == part.len() => return Ok(()),

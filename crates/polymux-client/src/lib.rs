@@ -2,7 +2,7 @@
 //!
 //! A [`File`] is an open file like any other. After some reads it asks the daemon of its volume for a lease: a copy of the map that says which tier has which bytes, and
 //! descriptors of the objects there. From then on a read is one call to the file system of the tier, instead of one to the kernel's FUSE and, of bytes that are not in memory, a
-//! message to the daemon.
+//! message to the daemon. A [`Reader`] does that for an open file of somebody else, such as a program that knows nothing of leases.
 //!
 //! Invariants:
 //! * A read returns the bytes that the same read of the mounted file would return. Whatever is in the way (a file that is open for changes, a move, a daemon of another
@@ -21,8 +21,12 @@
 #![forbid(unsafe_code)]
 
 mod file;
+mod host;
 mod lease;
+mod reader;
 mod report;
 
 pub use file::File;
+pub use host::{FileIdentity, Host, Linked};
+pub use reader::{LANES, Reader, Turn};
 pub use report::{Report, Way};

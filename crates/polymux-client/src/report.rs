@@ -18,15 +18,25 @@ pub enum Way {
     Refused,
     /// Through the kernel: the map changed, and the lease ended.
     Recalled,
-    /// Through the kernel: bytes that the lease does not cover, at the end of the file most of all.
+    /// Through the kernel: bytes that the lease does not cover, at the end of the file most of all, and holes for programs that know nothing of leases.
     Beyond,
     /// Through the kernel: the tier failed, or had less than the map says. The kernel's answer is the right one.
     Failed,
+    /// Through the kernel: the descriptor is that of another file by now.
+    OtherFile,
 }
 
 impl Way {
-    const ALL: [Self; 7] =
-        [Self::Directly, Self::NoVolume, Self::NoLeaseYet, Self::Refused, Self::Recalled, Self::Beyond, Self::Failed];
+    const ALL: [Self; 8] = [
+        Self::Directly,
+        Self::NoVolume,
+        Self::NoLeaseYet,
+        Self::Refused,
+        Self::Recalled,
+        Self::Beyond,
+        Self::Failed,
+        Self::OtherFile,
+    ];
 
     fn describe(self) -> &'static str {
         match self {
@@ -37,6 +47,7 @@ impl Way {
             Self::Recalled => "through the kernel (the lease was recalled)",
             Self::Beyond => "through the kernel (beyond the lease)",
             Self::Failed => "through the kernel (a tier failed)",
+            Self::OtherFile => "through the kernel (another file under this number)",
         }
     }
 }
@@ -56,6 +67,13 @@ impl Report {
     #[must_use]
     pub fn reads(&self, way: Way) -> u64 {
         self.counts[way as usize]
+    }
+
+    /// Adds the reads of another report, of the same file or of others.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.leases += other.leases;
+        self.refused = other.refused.or(self.refused);
     }
 }
 
@@ -79,8 +97,12 @@ impl fmt::Display for Report {
 pub(crate) struct Counts([AtomicU64; Way::ALL.len()]);
 
 impl Counts {
-    pub(crate) fn note(&self, way: Way) {
-        self.0[way as usize].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note(&self, way: Way, reads: u64) {
+        self.0[way as usize].fetch_add(reads, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
     pub(crate) fn report(&self, direct: u64, leases: u64, refused: Option<LeaseRefusal>) -> Report {
@@ -98,7 +120,7 @@ mod tests {
     fn a_report_says_what_happened_in_one_line() {
         let counts = Counts::default();
         assert_eq!(counts.report(0, 0, None).to_string(), "no reads");
-        counts.note(Way::Refused);
+        counts.note(Way::Refused, 1);
         assert_eq!(
             counts.report(2, 1, Some(LeaseRefusal::OpenForChanges)).to_string(),
             "reads: 2 directly, 1 through the kernel (no lease); last refusal: it is open for changes"

@@ -79,7 +79,7 @@ impl Giver {
         let mut leased = file_system
             .lease_file(request.issued.handle, RUNS_MAX, Arc::clone(&recall) as _)
             .map_err(|_| LeaseRefusal::Failed)??;
-        let made = LeasedMap::create(&leased.runs)
+        let made = LeasedMap::create(leased.ino().get(), &leased.runs)
             .and_then(|map| Ok((map, ReadCounts::create(leased.length())?)))
             .inspect_err(|error| log::warn!("no memory for a lease: {error}"));
         let ((map, for_map), (counts, for_counts)) = made.map_err(|_| LeaseRefusal::Failed)?;

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn map() -> (LeasedMap, LeasedMap) {
-        let (ours, descriptor) = LeasedMap::create(&[MapRun { start: 0, end: 5, object: Some(0) }]).unwrap();
+        let (ours, descriptor) = LeasedMap::create(7, &[MapRun { start: 0, end: 5, object: Some(0) }]).unwrap();
         (ours, LeasedMap::map(descriptor).unwrap())
     }
 

@@ -1,7 +1,7 @@
 //! The map of a leased file: which object has which bytes.
 //!
 //! Layout of the memory, in words of this machine: at 0 the state (32 bits), at 4 the number of runs (32 bits), at 8 the number of bytes that they cover
-//! (64 bits); from 64 on the runs, each with its first byte, the byte behind its last one, and the place of its object in the list of descriptors,
+//! (64 bits), at 16 the inode number of the file (64 bits); from 64 on the runs, each with its first byte, the byte behind its last one, and the place of its object in the list of descriptors,
 //! or [`HOLE`] (64 bits each).
 
 use std::io;
@@ -17,6 +17,7 @@ pub const RUNS_MAX: usize = 8192;
 
 const COUNT_AT: usize = 4;
 const COVERED_AT: usize = 8;
+const INODE_AT: usize = 16;
 const RUNS_AT: usize = 64;
 const RUN_LENGTH: usize = 24;
 /// Instead of the place of an object: the bytes are zeros.
@@ -30,17 +31,18 @@ const RECALLED: u32 = 2;
 pub struct LeasedMap(SharedMemory);
 
 impl LeasedMap {
-    /// The daemon's side: a map that is true from now on, and its descriptor for a program. The runs begin with the first byte and follow one another.
+    /// The daemon's side: a map of the file with an inode number that is true from now on, and its descriptor for a program. The runs begin with the first byte and follow one another.
     ///
     /// # Errors
     /// There is no memory or no descriptor left.
-    pub fn create(runs: &[MapRun]) -> io::Result<(Self, OwnedFd)> {
+    pub fn create(inode: u64, runs: &[MapRun]) -> io::Result<(Self, OwnedFd)> {
         assert!(runs.len() <= RUNS_MAX, "a map has at most {RUNS_MAX} runs");
         let length = RUNS_AT + runs.len() * RUN_LENGTH;
         let (memory, descriptor) = SharedMemory::create("polymux-map", length, Access::Read)?;
         let count = u32::try_from(runs.len()).expect("it is at most RUNS_MAX");
         memory.word(COUNT_AT).store(count, Ordering::Relaxed);
         memory.long_word(COVERED_AT).store(runs.last().map_or(0, |run| run.end), Ordering::Relaxed);
+        memory.long_word(INODE_AT).store(inode, Ordering::Relaxed);
         for (place, run) in runs.iter().enumerate() {
             let at = RUNS_AT + place * RUN_LENGTH;
             memory.long_word(at).store(run.start, Ordering::Relaxed);
@@ -72,6 +74,12 @@ impl LeasedMap {
         // Earlier reads stay before this: who sees a byte from after a recall sees the recall.
         fence(Ordering::Acquire);
         self.0.word(0).load(Ordering::Acquire) == CURRENT
+    }
+
+    /// Number of the inode of which it is the map.
+    #[must_use]
+    pub fn inode(&self) -> u64 {
+        self.0.long_word(INODE_AT).load(Ordering::Relaxed)
     }
 
     /// A copy of the runs, which name `objects` objects at the most.
@@ -114,9 +122,9 @@ mod tests {
     #[test]
     fn a_program_sees_the_runs_and_the_recall() {
         let runs = [run(0, 4096, Some(1)), run(4096, 8192, None), run(8192, 9000, Some(0))];
-        let (ours, descriptor) = LeasedMap::create(&runs).unwrap();
+        let (ours, descriptor) = LeasedMap::create(7, &runs).unwrap();
         let theirs = LeasedMap::map(&descriptor).unwrap();
-        assert_eq!(theirs.runs(2).unwrap(), runs);
+        assert_eq!((theirs.inode(), theirs.runs(2).unwrap()), (7, runs.to_vec()));
         assert!(theirs.is_current());
         ours.recall();
         assert!(!theirs.is_current());
@@ -127,7 +135,7 @@ mod tests {
         let cases: [&[MapRun]; 3] =
             [&[run(0, 4096, Some(2))], &[run(0, 4096, Some(0)), run(5000, 8192, Some(1))], &[run(0, 0, Some(0))]];
         for runs in cases {
-            let (_ours, descriptor) = LeasedMap::create(runs).unwrap();
+            let (_ours, descriptor) = LeasedMap::create(7, runs).unwrap();
             assert!(LeasedMap::map(&descriptor).unwrap().runs(2).is_err(), "{runs:?}");
         }
         let (memory, descriptor) = SharedMemory::create("test", 4096, Access::ReadWrite).unwrap();

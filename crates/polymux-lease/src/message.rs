@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use polymux_types::{LeaseTicket, Secret};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -109,15 +110,18 @@ pub fn peer_of(connection: &OwnedFd) -> io::Result<Peer> {
 }
 
 /// The time that a program still has for a daemon. The kernel has the same bytes, so it waits for none that is busy, or stopped; signals do not make it longer.
+#[derive(Clone, Copy, Debug)]
 struct Patience(Instant);
 
 impl Patience {
-    /// Sets the rest of it for the next call in a direction; `TimedOut` where there is none.
-    fn set(&self, socket: &OwnedFd, direction: Timeout) -> io::Result<()> {
+    fn left(self) -> io::Result<Duration> {
         let left = self.0.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Sets the rest of it for the next call in a direction; `TimedOut` where there is none.
+    fn set(&self, socket: impl AsFd, direction: Timeout) -> io::Result<()> {
+        let left = self.left()?;
         // A time of 0 would be for ever.
         Ok(sockopt::set_socket_timeout(socket, direction, Some(left.max(Duration::from_millis(1))))?)
     }
@@ -129,42 +133,98 @@ impl Patience {
 /// There is no such door here (another network name space, a dead daemon), its keeper is not the daemon that gave the ticket, or it takes longer than a
 /// quarter of a second.
 pub fn redeem(ticket: &LeaseTicket) -> io::Result<Result<(OwnedFd, Granted), u32>> {
-    let patience = Patience(Instant::now() + PATIENCE);
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    patience.set(&socket, Timeout::Send)?;
-    rustix::net::connect(&socket, &address_of(&ticket.door)?)?;
-    let mut request = [0; REQUEST_LENGTH];
-    request[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    request[4..8].copy_from_slice(&VERSION.to_le_bytes());
-    request[8..].copy_from_slice(&ticket.ticket);
-    patience.set(&socket, Timeout::Send)?;
-    rustix::net::send(&socket, &request, SendFlags::NOSIGNAL)?;
-    let (reply, mut descriptors) = receive_reply(&socket, &patience)?;
-    let word = |at: usize| u32::from_le_bytes(reply[at..at + 4].try_into().expect("four bytes"));
-    let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    if word(0) != MAGIC || word(4) != VERSION || reply[16..32] != ticket.proof {
-        return wrong("the door of a daemon is kept by another process");
-    }
-    if word(8) != 0 {
-        return Ok(Err(word(8)));
-    }
-    let count = usize::try_from(word(12)).unwrap_or(usize::MAX);
-    if count > OBJECTS_MAX || descriptors.len() != FIXED + count {
-        return wrong("descriptors of a lease are missing: this process may have too many open files");
-    }
-    let objects = descriptors.split_off(FIXED);
-    let Ok([life, map, counts]) = <[OwnedFd; FIXED]>::try_from(descriptors) else { unreachable!("they were counted") };
-    Ok(Ok((socket, Granted { life, map, counts, objects })))
+    let visit = Visit::begin(connection()?, ticket)?;
+    visit.wait()?;
+    Ok(visit.receive()?.map(|granted| (visit.end(), granted)))
 }
 
-fn receive_reply(socket: &OwnedFd, patience: &Patience) -> io::Result<([u8; REPLY_LENGTH], Vec<OwnedFd>)> {
+/// A socket that is not connected yet.
+///
+/// # Errors
+/// As `socket(2)`.
+pub fn connection() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// [`redeem`] in steps, for a program that receives descriptors at moments of its choice.
+#[derive(Debug)]
+pub struct Visit<S> {
+    socket: S,
+    proof: Secret,
+    patience: Patience,
+}
+
+impl<S: AsFd> Visit<S> {
+    /// Connects a socket with a door, and shows the ticket.
+    ///
+    /// # Errors
+    /// As [`redeem`].
+    pub fn begin(socket: S, ticket: &LeaseTicket) -> io::Result<Self> {
+        let patience = Patience(Instant::now() + PATIENCE);
+        patience.set(&socket, Timeout::Send)?;
+        rustix::net::connect(&socket, &address_of(&ticket.door)?)?;
+        let mut request = [0; REQUEST_LENGTH];
+        request[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        request[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        request[8..].copy_from_slice(&ticket.ticket);
+        patience.set(&socket, Timeout::Send)?;
+        rustix::net::send(&socket, &request, SendFlags::NOSIGNAL)?;
+        Ok(Self { socket, proof: ticket.proof, patience })
+    }
+
+    /// Waits until the daemon has answered.
+    ///
+    /// # Errors
+    /// It does not in time.
+    pub fn wait(&self) -> io::Result<()> {
+        loop {
+            let left = Timespec::try_from(self.patience.left()?).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                other => return other.map(drop).map_err(Into::into),
+            }
+        }
+    }
+
+    /// Receives the descriptors, at once if the answer was waited for; or the code of a refusal.
+    ///
+    /// # Errors
+    /// As [`redeem`].
+    pub fn receive(&self) -> io::Result<Result<Granted, u32>> {
+        let (reply, mut descriptors) = receive_reply(&self.socket, self.patience)?;
+        let word = |at: usize| u32::from_le_bytes(reply[at..at + 4].try_into().expect("four bytes"));
+        let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        if word(0) != MAGIC || word(4) != VERSION || reply[16..32] != self.proof {
+            return wrong("the door of a daemon is kept by another process");
+        }
+        if word(8) != 0 {
+            return Ok(Err(word(8)));
+        }
+        let count = usize::try_from(word(12)).unwrap_or(usize::MAX);
+        if count > OBJECTS_MAX || descriptors.len() != FIXED + count {
+            return wrong("descriptors of a lease are missing: this process may have too many open files");
+        }
+        let objects = descriptors.split_off(FIXED);
+        let Ok([life, map, counts]) = <[OwnedFd; FIXED]>::try_from(descriptors) else {
+            unreachable!("they were counted")
+        };
+        Ok(Ok(Granted { life, map, counts, objects }))
+    }
+
+    /// The connection, which keeps the lease.
+    pub fn end(self) -> S {
+        self.socket
+    }
+}
+
+fn receive_reply(socket: impl AsFd, patience: Patience) -> io::Result<([u8; REPLY_LENGTH], Vec<OwnedFd>)> {
     let mut reply = [0; REPLY_LENGTH];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FIXED + OBJECTS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut reply)];
     let received = loop {
-        patience.set(socket, Timeout::Recv)?;
-        match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        patience.set(&socket, Timeout::Recv)?;
+        match rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             other => break other?,
         }

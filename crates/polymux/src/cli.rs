@@ -1,5 +1,6 @@
 //! The command line (DESIGN section 13).
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -175,8 +176,24 @@ pub enum Verb {
     Rebuild(RebuildArguments),
     /// Measure a mounted volume: the speed of its tiers, the speed expected of them together, and the speed of the mount
     Bench(BenchArguments),
+    /// Run a program that reads files of volumes past the mount where that is possible (`leases = "on"`)
+    Run(RunArguments),
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),
+}
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+pub struct RunArguments {
+    /// Say at the end of each process on its standard error, for each file, how its reads were served
+    #[arg(long)]
+    pub report: bool,
+    /// Append that to a file
+    #[arg(long, value_name = "FILE")]
+    pub report_file: Option<PathBuf>,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
 }
 
 /// Actions of `tier`.

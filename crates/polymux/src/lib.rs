@@ -42,6 +42,7 @@ mod rate;
 mod rebuild;
 mod remount;
 mod report;
+mod run_program;
 mod status;
 mod steering_view;
 mod supervised;
@@ -77,8 +78,11 @@ fn small_pages() {
 /// Runs the command that the arguments of this process name. Policies that the program brings along are registered before.
 #[must_use]
 pub fn run() -> ExitCode {
-    small_pages();
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    // A program that is run keeps that setting.
+    if arguments.get(1).is_none_or(|verb| verb != "run") {
+        small_pages();
+    }
     let called_as = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     // By the second name for a volume that is mounted: the mount table shows that name as its type.
     if called_as.ends_with("mount.polymux") || called_as.ends_with("mount.fuse.polymux") {
@@ -168,6 +172,7 @@ fn run_verb(verb: Verb) -> Result<()> {
         Verb::Rebuild(arguments) => rebuild::run(&registry()?, &arguments),
         Verb::Fsck(_) => unreachable!("it has exit codes of its own, and was run already"),
         Verb::Bench(arguments) => bench::run(&registry()?, &arguments),
+        Verb::Run(arguments) => run_program::run(&arguments),
         Verb::Try(arguments) => try_out::run(&arguments),
     }
 }

@@ -9,14 +9,15 @@ use tidy_sources::{sources, workspace};
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 70;
 const BANNED_NAMES: [&str; 4] = ["utils", "util", "helpers", "misc"];
-const CRATES_WITH_UNSAFE: [&str; 4] = ["polymux-tier", "polymux-transport", "polymux-c", "polymux-lease"];
+const CRATES_WITH_UNSAFE: [&str; 5] =
+    ["polymux-tier", "polymux-transport", "polymux-c", "polymux-lease", "polymux-direct"];
 /// A test that maps files, as programs do.
 const TEST_WITH_UNSAFE: &str = "polymux-fuse/tests/open_modes/mapping.rs";
 
 const BELOW_THE_FILE_SYSTEM: [&str; 4] = ["polymux-types", "polymux-tier", "polymux-meta", "polymux-policy"];
 
 /// Each crate with the crates of this workspace that it may depend on (DESIGN section 3).
-const CRATE_EDGES: [(&str, &[&str]); 21] = [
+const CRATE_EDGES: [(&str, &[&str]); 22] = [
     ("polymux-types", &[]),
     ("polymux-tier", &["polymux-types"]),
     ("polymux-meta", &["polymux-types", "polymux-tier"]),
@@ -55,6 +56,7 @@ const CRATE_EDGES: [(&str, &[&str]); 21] = [
     ("polymux-transport", &["polymux-types"]),
     ("polymux-lease", &["polymux-types"]),
     ("polymux-client", &["polymux-types", "polymux-lease"]),
+    ("polymux-direct", &["polymux-client"]),
     ("polymux-door", &["polymux-types", "polymux-lease", "polymux-fs"]),
     ("polymux-fuse", &["polymux-types", "polymux-lease", "polymux-fs", "polymux-transport"]),
     ("polymux-config", &["polymux-types", "polymux-tier", "polymux-meta", "polymux-fs"]),

@@ -20,7 +20,7 @@ const RANGE: u64 = 8 << 20;
 const OBJECT_MIN: u64 = 1 << 20;
 
 /// A mounted volume, which goes with its value.
-pub(super) struct MountedVolume {
+pub(crate) struct MountedVolume {
     program: PathBuf,
     config: PathBuf,
     run: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct MountedVolume {
 
 impl MountedVolume {
     /// Makes a volume and mounts it.
-    pub(super) fn mount(program: &Path, scratch: &Scratch, io: Io) -> Result<Self> {
+    pub(crate) fn mount(program: &Path, scratch: &Scratch, io: Io) -> Result<Self> {
         let io = match io {
             Io::Passthrough => "passthrough",
             Io::WriteBack => "write-back",
@@ -67,17 +67,17 @@ impl MountedVolume {
     }
 
     /// Where it is mounted.
-    pub(super) fn mount_point(&self) -> &Path {
+    pub(crate) fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
     /// How it is mounted.
-    pub(super) fn options(&self) -> &str {
+    pub(crate) fn options(&self) -> &str {
         &self.options
     }
 
     /// Has each second range of a file on the second tier.
-    pub(super) fn split(&self, path: &Path, bytes: u64) -> Result<()> {
+    pub(crate) fn split(&self, path: &Path, bytes: u64) -> Result<()> {
         self.polymux(["resume", NAME].map(OsStr::new))?;
         for start in (0..bytes).step_by(usize::try_from(RANGE)?).skip(1).step_by(2) {
             let range = format!("{start}-{}", (start + RANGE).min(bytes));
@@ -104,7 +104,7 @@ impl MountedVolume {
     }
 
     /// Objects of files in the directories of the tiers.
-    pub(super) fn objects(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn objects(&self) -> Result<Vec<PathBuf>> {
         let mut objects = Vec::new();
         let mut directories = self.tiers.to_vec();
         while let Some(directory) = directories.pop() {
@@ -122,7 +122,7 @@ impl MountedVolume {
     }
 
     /// Unmounts it.
-    pub(super) fn unmount(mut self) -> Result<()> {
+    pub(crate) fn unmount(mut self) -> Result<()> {
         self.is_mounted = false;
         self.polymux([OsStr::new("umount"), self.mount_point.as_os_str()])?;
         Ok(())

@@ -1,0 +1,129 @@
+//! `polymux-bench preload`: unmodified programs under the library of `polymux run`, against the same programs without it and on the file system below.
+//!
+//! Method:
+//! * Sides take turns in pairs, and which one begins changes each time. A ratio is the estimate of the median of pairs, with its 95 % interval (Wilcoxon).
+//! * A process that reads nothing of a volume: starts of `true`, and a build of small C files with two jobs.
+//! * RocksDB's own `db_bench` reads keys at random, of a database whose tables lie on two tiers; from memory, and after all of it was evicted. Without `db_bench` that part is
+//!   left out, and says so.
+
+mod builds;
+mod database;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::leases::Io;
+use crate::machine;
+use crate::report::{Cell, Report, Section};
+use crate::scratch::Scratch;
+use crate::statistics::{Interval, Spread};
+
+const LIBRARY: &str = "libpolymux_preload.so";
+
+/// Choices of `polymux-bench preload`.
+#[derive(Args, Clone, Debug)]
+pub struct PreloadArguments {
+    /// Directory on the device to measure, and how to print.
+    #[command(flatten)]
+    pub place: crate::meta::Place,
+    /// The `polymux` that makes and mounts the volume; the libraries lie beside it. By default the one that was built beside this program.
+    #[arg(long, value_name = "FILE")]
+    pub polymux: Option<PathBuf>,
+    /// How the mount shares reads and writes with the kernel.
+    #[arg(long, value_enum, default_value_t = Io::WriteBack)]
+    pub io: Io,
+    /// Pairs of each comparison.
+    #[arg(long, default_value_t = 20)]
+    pub pairs: usize,
+    /// Starts of a program in one turn.
+    #[arg(long, default_value_t = 1000)]
+    pub starts: usize,
+    /// Keys of the database.
+    #[arg(long, default_value_t = 2_000_000)]
+    pub keys: u64,
+    /// Keys that each of two threads reads in one turn.
+    #[arg(long, default_value_t = 100_000)]
+    pub reads: u64,
+}
+
+/// Has a program run under the library.
+fn preload(command: &mut Command, library: &Path) {
+    command.env("LD_PRELOAD", library);
+}
+
+/// Seconds in which a program ends well; its output goes nowhere.
+fn seconds_of(command: &mut Command) -> Result<f64> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let begun = Instant::now();
+    let status = command.status().with_context(|| format!("{command:?} does not start"))?;
+    let seconds = begun.elapsed().as_secs_f64();
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(seconds)
+}
+
+/// Times of sides that take turns: `measure` gets the place of a side, and the sides begin in another order each time.
+fn in_turns<const SIDES: usize>(turns: usize, measure: impl Fn(usize) -> Result<f64>) -> Result<[Vec<f64>; SIDES]> {
+    let mut times = [const { Vec::new() }; SIDES];
+    for turn in 0..turns {
+        for place in 0..SIDES {
+            let place = (place + turn) % SIDES;
+            times[place].push(measure(place)?);
+        }
+    }
+    Ok(times)
+}
+
+/// A ratio with its interval.
+fn ratio(ours: &[f64], others: &[f64]) -> Cell {
+    let Interval { low, middle, high } = Interval::of_ratios_by_rank(ours, others);
+    format!("{middle:.3} ({low:.3} to {high:.3})").into()
+}
+
+/// Processes that read nothing of a volume.
+fn bystanders(scratch: &Scratch, library: &Path, arguments: &PreloadArguments) -> Result<Section> {
+    let columns = ["what", "without s", "with s", "with to without"];
+    let mut section = Section::new("Processes that read nothing of a volume, without and with the library", &columns);
+    let project = builds::make_project(&scratch.directory("project")?)?;
+    let starts = format!("n=0; while [ $n -lt {} ]; do /bin/true; n=$((n+1)); done", arguments.starts);
+    let run = |place: usize, mut command: Command| {
+        if place == 1 {
+            preload(&mut command, library);
+        }
+        seconds_of(&mut command)
+    };
+    let of_starts = in_turns::<2>(arguments.pairs, |place| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &starts]);
+        run(place, command)
+    })?;
+    let of_builds = in_turns::<2>(arguments.pairs, |place| run(place, builds::build(&project)?))?;
+    let names = [format!("{} starts of /bin/true", arguments.starts), "make -j2 of a C project".to_owned()];
+    for (name, [without, with]) in names.into_iter().zip([of_starts, of_builds]) {
+        let median = |times: &[f64]| Cell::Number(Spread::of(times).median, 3);
+        section.row(vec![name.into(), median(&without), median(&with), ratio(&with, &without)]);
+    }
+    Ok(section)
+}
+
+/// Measures all of it.
+///
+/// # Errors
+/// Whatever a program or the volume reports.
+pub fn run(arguments: &PreloadArguments) -> Result<()> {
+    if arguments.pairs < 2 || arguments.starts == 0 || arguments.keys < 10_000 || arguments.reads == 0 {
+        bail!("two pairs, one start, 10,000 keys and one read are the least");
+    }
+    let scratch = Scratch::new(&arguments.place.directory)?;
+    let beside = std::env::current_exe()?.with_file_name("polymux");
+    let program = arguments.polymux.clone().unwrap_or(beside);
+    let library = program.with_file_name(LIBRARY).canonicalize().with_context(|| format!("{LIBRARY} is not built"))?;
+    let mut report = Report::new("preload", arguments.place.form());
+    report.add(machine::describe(scratch.path())?);
+    report.add(bystanders(&scratch, &library, arguments)?);
+    report.add(database::measure(&scratch, &program, &library, arguments)?);
+    report.finish()
+}

@@ -1,0 +1,139 @@
+//! A database of RocksDB whose tables lie on two tiers.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::Advice;
+
+use super::{PreloadArguments, in_turns, preload, ratio};
+use crate::leases::volume::MountedVolume;
+use crate::report::{Cell, Section};
+use crate::scratch::Scratch;
+use crate::statistics::Spread;
+use crate::suite::workloads::rocksdb::{PROGRAM, figure_of};
+
+/// Places of the sides.
+const NATIVE: usize = 0;
+const MOUNT: usize = 1;
+const LIBRARY: usize = 2;
+const SIDES: usize = 3;
+/// Turns that warm memory up before warm reads are measured.
+const WARM_UP: usize = 1;
+
+/// Where the database of each side is.
+struct Databases {
+    native: PathBuf,
+    mounted: PathBuf,
+    library: PathBuf,
+    keys: u64,
+    reads: u64,
+}
+
+impl Databases {
+    fn command(&self, side: usize, benchmarks: &str) -> Command {
+        let mut command = Command::new(PROGRAM);
+        let directory = if side == NATIVE { &self.native } else { &self.mounted };
+        command.arg(format!("--benchmarks={benchmarks}")).arg(format!("--db={}", directory.display()));
+        command.arg(format!("--num={}", self.keys)).args(["--value_size=400", "--compression_type=none", "--seed=1"]);
+        if side == LIBRARY {
+            preload(&mut command, &self.library);
+        }
+        command
+    }
+
+    fn fill(&self, side: usize) -> Result<()> {
+        let output = self.command(side, "fillrandom,compact").stderr(Stdio::null()).output()?;
+        ensure!(output.status.success(), "{PROGRAM} cannot fill a database: {}", output.status);
+        Ok(())
+    }
+
+    /// Microseconds of a read, by two threads.
+    fn read(&self, side: usize) -> Result<f64> {
+        let mut command = self.command(side, "readrandom");
+        command.args(["--use_existing_db=1", "--threads=2"]).arg(format!("--reads={}", self.reads));
+        let output = command.stderr(Stdio::null()).output()?;
+        ensure!(output.status.success(), "{PROGRAM} cannot read: {}", output.status);
+        let rate = figure_of("readrandom", "ops/sec", &String::from_utf8_lossy(&output.stdout))?;
+        Ok(1e6 / rate)
+    }
+
+    fn evict(&self, volume: &MountedVolume) -> Result<()> {
+        let files = [&self.native, &self.mounted].map(files_of);
+        let files = files.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().chain(volume.objects()?);
+        for path in files {
+            rustix::fs::fadvise(&File::open(path)?, 0, None, Advice::DontNeed)?;
+        }
+        Ok(())
+    }
+}
+
+fn files_of(directory: &PathBuf) -> Result<Vec<PathBuf>> {
+    fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Every other piece of each table on the second tier.
+fn split_tables(volume: &MountedVolume, directory: &PathBuf) -> Result<()> {
+    for path in files_of(directory)? {
+        if path.extension().is_some_and(|extension| extension == "sst") {
+            volume.split(&path, fs::metadata(&path)?.len())?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures reads of keys.
+pub(super) fn measure(
+    scratch: &Scratch,
+    program: &Path,
+    library: &Path,
+    arguments: &PreloadArguments,
+) -> Result<Section> {
+    let columns =
+        ["reads", "native us", "mount us", "library us", "library to mount", "library to native", "mount to native"];
+    let mut section = Section::new("db_bench readrandom of RocksDB, two threads, tables on two tiers", &columns);
+    if Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        section.note(format!("skipped: there is no {PROGRAM} here"));
+        return Ok(section);
+    }
+    let volume = MountedVolume::mount(program, scratch, arguments.io)?;
+    let databases = Databases {
+        native: scratch.directory("native-base")?,
+        mounted: volume.mount_point().join("base"),
+        library: library.to_owned(),
+        keys: arguments.keys,
+        reads: arguments.reads,
+    };
+    [NATIVE, MOUNT].into_iter().try_for_each(|side| databases.fill(side))?;
+    split_tables(&volume, &databases.mounted)?;
+    let cold = in_turns::<SIDES>(arguments.pairs, |side| {
+        databases.evict(&volume)?;
+        databases.read(side)
+    })?;
+    in_turns::<SIDES>(WARM_UP, |side| databases.read(side))?;
+    let warm = in_turns::<SIDES>(arguments.pairs, |side| databases.read(side))?;
+    for (name, times) in [("after an eviction", cold), ("from memory", warm)] {
+        let mut row: Vec<Cell> = vec![name.into()];
+        row.extend(times.iter().map(|times| Cell::Number(Spread::of(times).median, 2)));
+        row.push(ratio(&times[LIBRARY], &times[MOUNT]));
+        row.push(ratio(&times[LIBRARY], &times[NATIVE]));
+        row.push(ratio(&times[MOUNT], &times[NATIVE]));
+        section.row(row);
+    }
+    section.note(how_it_was_read(&databases)?);
+    volume.unmount()?;
+    Ok(section)
+}
+
+/// What the library says of one more turn from memory that nothing is in.
+fn how_it_was_read(databases: &Databases) -> Result<String> {
+    let report = databases.mounted.with_file_name("report");
+    let mut command = databases.command(LIBRARY, "readrandom");
+    command.args(["--use_existing_db=1", "--threads=2"]).arg(format!("--reads={}", databases.reads));
+    let status = command.env("POLYMUX_REPORT", &report).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    ensure!(status.success(), "{PROGRAM}: {status}");
+    let text = fs::read_to_string(&report).context("the library wrote no report")?;
+    let line = text.lines().next().unwrap_or("no file was read past the mount");
+    Ok(line.rsplit('/').next().unwrap_or(line).to_owned())
+}

@@ -1,0 +1,80 @@
+//! The program in which files are read past the mount.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+/// What a reader has to know of its program.
+pub trait Host: 'static {
+    /// Whether the program knows nothing of leases, and may close the number of a file and open another one under it at any moment. Each read past the mount looks first whether
+    /// it still is the file of the lease. Holes are left to the kernel, because the buffer may be at an address that is none. Reads wait for no lock: they may
+    /// interrupt the thread that has it.
+    const IS_UNAWARE: bool;
+    /// Lives while a lock is held or memory allocated that a signal handler must not meet.
+    type Quiet;
+    /// Lives while descriptors are made or received.
+    type Receiving;
+    /// A descriptor of a lease.
+    type Descriptor: AsFd + Send + Sync + 'static;
+
+    /// Begins such a time.
+    fn quiet() -> Self::Quiet;
+
+    /// Begins such a time; `None` where this is not the moment.
+    fn receiving() -> Option<Self::Receiving>;
+
+    /// Moves descriptors of a lease to where they are to be.
+    ///
+    /// # Errors
+    /// There is no such place.
+    fn place(descriptors: Vec<OwnedFd>) -> io::Result<Vec<Self::Descriptor>>;
+
+    /// Whether a descriptor still is that of the lease.
+    fn is_intact(descriptor: &Self::Descriptor) -> bool;
+}
+
+/// A file, by which a descriptor is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileIdentity {
+    /// As the kernel knows it: file systems need not be asked.
+    ///
+    /// # Errors
+    /// As `statx(2)`: there is no such descriptor.
+    #[inline]
+    pub fn of(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let known = rustix::fs::statx(file, c"", flags, StatxFlags::INO)?;
+        Ok(Self { device: rustix::fs::makedev(known.stx_dev_major, known.stx_dev_minor), inode: known.stx_ino })
+    }
+}
+
+/// A program that calls this library, and leaves its descriptors alone.
+#[derive(Debug)]
+pub struct Linked;
+
+impl Host for Linked {
+    const IS_UNAWARE: bool = false;
+    type Quiet = ();
+    type Receiving = ();
+    type Descriptor = OwnedFd;
+
+    fn quiet() {}
+
+    fn receiving() -> Option<()> {
+        Some(())
+    }
+
+    fn place(descriptors: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
+        Ok(descriptors)
+    }
+
+    fn is_intact(_: &OwnedFd) -> bool {
+        true
+    }
+}

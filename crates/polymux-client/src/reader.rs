@@ -1,0 +1,303 @@
+//! The leases of one open file.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use polymux_types::LeaseRefusal;
+use polymux_types::sync::{Mutex, MutexGuard, RwLock};
+
+use crate::host::Host;
+use crate::lease::{Lease, NoLease};
+use crate::report::{Counts, Report, Way};
+
+/// Time after a refusal before the next request; after each further one twice as much.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// A lease that ended sooner was short: it cost more than it gave.
+const SHORT_LEASE: Duration = Duration::from_millis(100);
+/// Reads that fail by a lease before it is given back.
+const FAILURES_MAX: u32 = 8;
+/// Longest pause where the reason of the refusal may be gone soon, and the one after a short lease,
+const PAUSE_SHORT_MAX: Duration = Duration::from_secs(1);
+/// and where it may last.
+const PAUSE_LONG_MAX: Duration = Duration::from_secs(10);
+/// During a pause so many reads look at the clock once: looking at it costs more than counting.
+const READS_OF_A_LOOK: u64 = 16;
+
+/// How long a refusal keeps a program from asking again, at most.
+fn pause_max(refusal: Option<LeaseRefusal>) -> Duration {
+    match refusal {
+        Some(LeaseRefusal::Busy | LeaseRefusal::Unfreed | LeaseRefusal::OpenForChanges) => PAUSE_SHORT_MAX,
+        _ => PAUSE_LONG_MAX,
+    }
+}
+
+/// When a lease is asked for.
+#[derive(Debug)]
+enum Next {
+    /// After so many further calls of [`Reader::consider_asking`].
+    After(u64),
+    /// Not before a moment; calls during the pause. The next refusal is followed by twice the pause.
+    NotBefore(Instant, Duration, u64),
+    /// Never.
+    Never,
+}
+
+impl Next {
+    fn not_before(pause: Duration) -> Self {
+        Self::NotBefore(Instant::now() + pause, pause, 0)
+    }
+}
+
+/// Lanes of a file: threads in different ones do not wait for one another's cache lines.
+pub const LANES: usize = 8;
+
+/// A reference to a lease with a count of its own.
+struct LaneLease<H: Host>(Arc<Lease<H>>);
+
+/// The part of a reader that the reads of one thread, or of a few, change.
+#[repr(align(128))]
+struct Lane<H: Host> {
+    lease: RwLock<Option<Arc<LaneLease<H>>>>,
+    /// Reads that went past the mount.
+    direct: AtomicU64,
+    /// Where the last one ended.
+    last_end: AtomicU64,
+}
+
+impl<H: Host> Default for Lane<H> {
+    fn default() -> Self {
+        Self { lease: RwLock::new(None), direct: AtomicU64::new(0), last_end: AtomicU64::new(0) }
+    }
+}
+
+impl<H: Host> Lane<H> {
+    /// Its lease. An unaware program has none while that is exchanged.
+    #[inline]
+    fn lease(&self) -> Option<Arc<LaneLease<H>>> {
+        if H::IS_UNAWARE { self.lease.try_read().and_then(|lease| lease.clone()) } else { self.lease.read().clone() }
+    }
+
+    /// Exchanges the lease if `is_due`, and returns the old one. Readers hold the lock for a few instructions.
+    fn exchange(
+        &self,
+        new: Option<Arc<LaneLease<H>>>,
+        is_due: impl Fn(Option<&LaneLease<H>>) -> bool,
+    ) -> Option<Arc<LaneLease<H>>> {
+        let mut lease = self.lease.write();
+        if is_due(lease.as_deref()) { std::mem::replace(&mut *lease, new) } else { None }
+    }
+}
+
+/// The right to ask for a lease, which one thread has at a time.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    next: MutexGuard<'a, Next>,
+    /// After a refusal.
+    pause: Duration,
+}
+
+/// Reads one open file past the mount where that is possible. It can be shared among threads, as an open file description can.
+pub struct Reader<H: Host> {
+    lanes: [Lane<H>; LANES],
+    next: Mutex<Next>,
+    /// Calls of [`Reader::consider_asking`] before the first request, and after each end of a lease.
+    calls_before: u64,
+    counts: Counts,
+    leases: AtomicU64,
+    /// Reads that failed by the present lease.
+    failures: AtomicU32,
+    refused: Mutex<Option<LeaseRefusal>>,
+    /// Counts the files that it was for.
+    generation: AtomicU64,
+}
+
+impl<H: Host> fmt::Debug for Reader<H> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reader").field("report", &self.report()).finish_non_exhaustive()
+    }
+}
+
+impl<H: Host> Reader<H> {
+    /// A reader that has no lease and asks for one when it was called `calls_before` times to consider it.
+    #[must_use]
+    pub fn new(calls_before: u64) -> Self {
+        Self {
+            lanes: Default::default(),
+            next: Mutex::new(Next::After(calls_before)),
+            calls_before,
+            counts: Counts::default(),
+            leases: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            refused: Mutex::default(),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// Fills a buffer past the mount, or says why the kernel must be asked: [`Way::NoLeaseYet`] where there is no lease. Threads in different lanes, below
+    /// [`LANES`], do not slow one another down.
+    ///
+    /// # Errors
+    /// The way to take instead. The bytes of the buffer are undefined.
+    pub fn read_past_mount(
+        &self,
+        file: BorrowedFd<'_>,
+        lane: usize,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<(), Way> {
+        let lane = &self.lanes[lane % LANES];
+        let Some(lease) = lane.lease() else { return Err(Way::NoLeaseYet) };
+        let outcome = lease.0.read(file, buffer, offset, &lane.last_end);
+        match outcome {
+            Ok(()) => drop(lane.direct.fetch_add(1, Ordering::Relaxed)),
+            Err(way) => {
+                let fails_again = || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES_MAX;
+                if way == Way::OtherFile || !lease.0.is_current() || way == Way::Failed && fails_again() {
+                    let _quiet = H::quiet();
+                    self.end(&lease.0);
+                }
+            }
+        }
+        if Arc::strong_count(&lease) == 1 {
+            // It ended meanwhile, and goes with this.
+            let _quiet = H::quiet();
+            drop(lease);
+        }
+        outcome
+    }
+
+    /// Counts reads that the kernel served, and why.
+    pub fn note(&self, way: Way, reads: u64) {
+        self.counts.note(way, reads);
+    }
+
+    /// How the reads were served so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let refused = self.refused.try_lock().and_then(|refused| *refused);
+        let direct = self.lanes.iter().map(|lane| lane.direct.load(Ordering::Relaxed)).sum();
+        self.counts.report(direct, self.leases.load(Ordering::Relaxed), refused)
+    }
+
+    /// Gives the lease back, if there is one.
+    pub fn give_back(&self) {
+        for lane in &self.lanes {
+            drop(lane.exchange(None, |_| true));
+        }
+    }
+
+    /// Begins anew, for another file; returns how the reads of this one were served. A thread that reads just now does no harm.
+    pub fn restart(&self) -> Report {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.give_back();
+        let report = self.report();
+        self.counts.clear();
+        self.lanes.iter().for_each(|lane| lane.direct.store(0, Ordering::Relaxed));
+        self.leases.store(0, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
+        if let Some(mut refused) = self.refused.try_lock() {
+            *refused = None;
+        }
+        if let Some(mut next) = self.next.try_lock() {
+            *next = Next::After(self.calls_before);
+        }
+        report
+    }
+
+    /// Gives back a lease that ended: its descriptors keep objects in use.
+    fn end(&self, ended: &Arc<Lease<H>>) {
+        let mut was_current = false;
+        for lane in &self.lanes {
+            let is_it = |lease: Option<&LaneLease<H>>| lease.is_some_and(|lease| Arc::ptr_eq(&lease.0, ended));
+            was_current |= lane.exchange(None, is_it).is_some();
+        }
+        if !was_current {
+            return;
+        }
+        let has_failed = self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX;
+        if has_failed || ended.since().elapsed() < SHORT_LEASE {
+            // Leases of a file that is opened for changes all the time would cost more than they give. A thread that asks just now has the lock for long.
+            let next = if H::IS_UNAWARE { self.next.try_lock() } else { Some(self.next.lock()) };
+            if let Some(mut next) = next {
+                *next = Next::not_before(PAUSE_SHORT_MAX);
+            }
+        }
+    }
+
+    /// Asks for a lease, if it is time for that. Called for reads that go through the kernel for want of one.
+    pub fn consider_asking(&self, file: BorrowedFd<'_>) -> Way {
+        match self.turn() {
+            // This read still goes through the kernel.
+            Ok(turn) => match self.ask(file, turn) {
+                Way::Directly => Way::NoLeaseYet,
+                way => way,
+            },
+            Err(way) => way,
+        }
+    }
+
+    /// Whether it is time to ask for a lease, and nothing else asks.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn turn(&self) -> Result<Turn<'_>, Way> {
+        // Another thread asks, or counts.
+        let Some(mut next) = self.next.try_lock() else { return Err(Way::NoLeaseYet) };
+        let pause = match &mut *next {
+            Next::Never => return Err(Way::NoVolume),
+            Next::After(0) => PAUSE_MIN,
+            Next::After(reads) => {
+                *reads -= 1;
+                return Err(Way::NoLeaseYet);
+            }
+            Next::NotBefore(moment, pause, reads) => {
+                *reads += 1;
+                if !reads.is_multiple_of(READS_OF_A_LOOK) || Instant::now() < *moment {
+                    return Err(Way::Refused);
+                }
+                *pause * 2
+            }
+        };
+        Ok(Turn { next, pause })
+    }
+
+    /// Asks for a lease, which takes a quarter of a second at the most. Returns [`Way::Directly`] if there is one from now on, and why not otherwise.
+    pub fn ask(&self, file: BorrowedFd<'_>, turn: Turn<'_>) -> Way {
+        let Turn { mut next, pause } = turn;
+        let generation = self.generation.load(Ordering::Acquire);
+        let asked = Lease::ask(file);
+        let _quiet = H::quiet();
+        match asked {
+            Ok(lease) => {
+                self.leases.fetch_add(1, Ordering::Relaxed);
+                let lease = Arc::new(lease);
+                for lane in &self.lanes {
+                    drop(lane.exchange(Some(Arc::new(LaneLease(Arc::clone(&lease)))), |_| true));
+                }
+                *next = Next::After(self.calls_before);
+                if self.generation.load(Ordering::Acquire) != generation {
+                    // The file was closed meanwhile, and this may be for another one by now.
+                    self.give_back();
+                    return Way::OtherFile;
+                }
+                Way::Directly
+            }
+            Err(NoLease::NoVolume) => {
+                *next = Next::Never;
+                Way::NoVolume
+            }
+            Err(NoLease::Refused(refusal)) => {
+                *self.refused.lock() = Some(refusal);
+                *next = Next::not_before(pause.min(pause_max(Some(refusal))));
+                Way::Refused
+            }
+            Err(NoLease::Unreachable(_)) => {
+                *next = Next::not_before(pause.min(pause_max(None)));
+                Way::Refused
+            }
+        }
+    }
+}

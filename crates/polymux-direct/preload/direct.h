@@ -1,0 +1,57 @@
+/* What the preloaded library and the library that it loads for files of a volume call in one another. Both come from one build. */
+
+#ifndef POLYMUX_DIRECT_H
+#define POLYMUX_DIRECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define POLYMUX_DIRECT_VERSION 1
+
+/* Answers of `read` instead of a number of bytes, and of `watch` and `ask`. */
+enum {
+	/* There is a lease: `read` may serve the number from now on. */
+	POLYMUX_LEASED = 0,
+	/* The kernel has to answer this time. */
+	POLYMUX_KERNEL = -1,
+	/* There is no lease: the kernel has to answer, until `ask` says otherwise. */
+	POLYMUX_NO_LEASE = -2,
+	/* The kernel has to answer as long as the number names this open file. */
+	POLYMUX_FOREIGN = -3,
+};
+
+/* Offered by the preloaded library. */
+struct polymux_preload {
+	/* Moves descriptors to numbers that are not in the way of the program, and changes the numbers; returns 0, or -1 and leaves all as they are. They are not the program's from then on. */
+	int (*place)(int *numbers, int count);
+	/* Closes one of those; if it names something else by now, forgets it only. */
+	void (*close_placed)(int number, bool is_intact);
+	/* Closes all of them. */
+	void (*close_all_placed)(void);
+	/* Reads of a number without a lease since the last call. */
+	uint32_t (*take_reads)(int number);
+	/* POLYMUX_REPORT when the process began; empty where no report is wanted. */
+	const char *report;
+};
+
+/* Offered by the loaded library, as the symbol `polymux_direct`. No function throws or is entered again in one thread, and none but `ask` waits for anything. */
+struct polymux_direct {
+	uint32_t version;
+	uint32_t size;
+	/* Before anything else, once. */
+	void (*start)(const struct polymux_preload *);
+	/* The number names a file that may be on a volume. */
+	int (*watch)(int number);
+	/* Its reads have become slow: asks for a lease, if it is time for that. */
+	int (*ask)(int number);
+	/* Threads in different lanes do not slow one another down. */
+	ssize_t (*read)(int number, unsigned int lane, void *buffer, size_t length, off_t offset);
+	/* The number is about to be closed, or to name another file. Returns -1 where that is none of its business: this process shares the memory of another one. */
+	int (*forget)(int number);
+	/* Gives all leases back. Their descriptors are closed when the reads end that go on by them. */
+	void (*give_back_all)(void);
+};
+
+#endif

@@ -1,0 +1,575 @@
+/*
+ * libpolymux_preload: for programs that know nothing of leases, reads with pread(2) go past the mount (docs/design/0047).
+ *
+ * Invariants:
+ *  - Descriptors are always the real ones of the kernel. Any call may be left to the kernel, and is right then, only slower.
+ *  - Numbers of descriptors are guesses here: a program can close them by ways that are not seen. The loaded library looks, at each read, whether a number still names the file.
+ *  - A process that reads no file of a volume pays for a table look-up in pread() and close(), and for the loading of this small file: it starts no thread, needs no library but
+ *    the C library, and allocates nothing.
+ *  - The loaded library is not entered again by a signal handler in the same thread (`enter`): what a handler reads meanwhile, the kernel reads. Threads are not cancelled in it.
+ *  - errno stays as the kernel's call leaves it, and pread() stays a point of cancellation. Frames of this file that a cancellation unwinds hold nothing.
+ */
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "direct.h"
+#include "numbers.h"
+
+#undef pread
+#undef pread64
+#undef __pread_chk
+#undef __pread64_chk
+
+_Static_assert(sizeof(off_t) == 8, "offsets have 64 bits");
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Threads have tables of descriptors of their own, or the process has rights that its caller has not: everything is left to the kernel. */
+static atomic_bool is_off;
+
+/* The functions of the C library by their other names. Looking them up with dlsym(3) would cost time at the start of each process, and take away what dlerror(3) has for it. So this
+ * library comes last in LD_PRELOAD: others call it, and it calls none of them. Calls without such a name are made as the C library makes them. */
+extern ssize_t __pread64(int, void *, size_t, off_t);
+extern int __close(int);
+extern int __dup2(int, int);
+extern int _IO_fclose(FILE *);
+extern _Noreturn void __chk_fail(void);
+
+/* What a process was at its beginning. Every call of another library here would be a part of the time that all programs need to start; so would a page that nothing else touches. */
+
+struct root {
+	uint64_t inode;
+	uint64_t mount;
+	uint32_t device_major, device_minor;
+};
+
+static struct {
+	char **environment;
+	struct root root;
+} beginning __attribute__((section(".data"))) = { NULL, { 0, 0, 0, 0 } };
+
+static inline long statx_of_root(struct statx *facts)
+{
+	long mask = STATX_INO | STATX_MNT_ID;
+#if defined(__x86_64__)
+	long result;
+	register long flags __asm__("r10") = mask;
+	register struct statx *place __asm__("r8") = facts;
+	__asm__ volatile("syscall" : "=a"(result) : "a"(SYS_statx), "D"(AT_FDCWD), "S"("/"), "d"(0), "r"(flags), "r"(place) : "rcx", "r11", "memory");
+	return result;
+#else
+	return syscall(SYS_statx, AT_FDCWD, "/", 0, mask, facts);
+#endif
+}
+
+/* With an inode number of 0 where it is not known. */
+static struct root root_of_process(void)
+{
+	struct statx facts;
+	struct root root = { 0, 0, 0, 0 };
+	if (statx_of_root(&facts) == 0)
+		root = (struct root){ facts.stx_ino, facts.stx_mnt_id, facts.stx_dev_major, facts.stx_dev_minor };
+	return root;
+}
+
+/* As the C library calls it. */
+static __attribute__((constructor)) void begin(int count, char **arguments, char **environment)
+{
+	(void)count;
+	(void)arguments;
+	beginning.environment = environment;
+	beginning.root = root_of_process();
+}
+
+/* A variable as it was then: the program may change its environment at any moment, in another thread. */
+static const char *variable_at_beginning(const char *name)
+{
+	size_t length = strlen(name);
+	for (char **one = beginning.environment; one != NULL && *one != NULL; one++)
+		if (strncmp(*one, name, length) == 0 && (*one)[length] == '=')
+			return *one + length + 1;
+	return NULL;
+}
+
+/* The time in which a thread is in the loaded library. */
+
+static __thread __attribute__((tls_model("initial-exec"))) char *entered_at;
+
+struct entry {
+	int error;
+	int cancel_state;
+};
+
+static bool is_on_signal_stack(void)
+{
+	stack_t stack;
+	return sigaltstack(NULL, &stack) != 0 || (stack.ss_flags & SS_ONSTACK) != 0;
+}
+
+/* Whether a frame at this address interrupts one that is in the library. A frame that was left by a jump out of a signal handler is above, or was on another stack. */
+static bool is_within(const char *here)
+{
+	if (entered_at == NULL)
+		return false;
+	return here < entered_at || is_on_signal_stack();
+}
+
+static bool enter(struct entry *entry)
+{
+	entry->error = errno;
+	if (is_within((const char *)entry)) {
+		errno = entry->error;
+		return false;
+	}
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &entry->cancel_state);
+	entered_at = (char *)entry;
+	return true;
+}
+
+#define STACK_NEEDED (32 * 1024)
+#define PAGE 4096
+
+/* Whether there is so much stack as loading a library and asking for a lease take. Below the stack of a thread lies a page that cannot be read: the kernel is asked, by a call that does nothing else. */
+static bool has_stack(void)
+{
+	const char *here = __builtin_frame_address(0);
+	if (is_on_signal_stack())
+		return false;
+	for (long below = PAGE; below <= STACK_NEEDED; below += PAGE)
+		if (syscall(SYS_rt_sigprocmask, -1, here - below, NULL, 8) != 0 && errno == EFAULT)
+			return false;
+	return true;
+}
+
+static void leave(const struct entry *entry)
+{
+	entered_at = NULL;
+	pthread_setcancelstate(entry->cancel_state, NULL);
+	errno = entry->error;
+}
+
+/* For what needs more than a few hundred bytes of stack. */
+static bool enter_with_stack(struct entry *entry)
+{
+	if (!enter(entry))
+		return false;
+	if (has_stack())
+		return true;
+	leave(entry);
+	return false;
+}
+
+/* The loaded library. */
+
+static _Atomic(const struct polymux_direct *) loaded;
+static atomic_bool is_loading;
+/* Where there is no descriptor or memory left just now it is tried again. */
+static atomic_int attempts_left = 4;
+static char report[4096];
+
+static uint32_t take_reads(int number);
+
+static const struct polymux_preload offered = { place, close_placed, close_all_placed, take_reads, report };
+
+static const struct polymux_direct *loaded_library(void)
+{
+	return atomic_load_explicit(&loaded, memory_order_acquire);
+}
+
+/* From the directory of this library, which must be named from the root: the working directory is anything. */
+static const struct polymux_direct *open_library(void)
+{
+	static const char name[] = "libpolymux_direct.so";
+	/* Not on the stack, which may be short. */
+	static char path[4096];
+	Dl_info info;
+	if (dladdr((void *)known, &info) == 0 || info.dli_fname == NULL || info.dli_fname[0] != '/')
+		return NULL;
+	/* A process that has another root by now finds other files by the same names. */
+	struct root root = root_of_process();
+	if (root.inode == 0 || memcmp(&root, &beginning.root, sizeof(root)) != 0)
+		return NULL;
+	size_t length = (size_t)(strrchr(info.dli_fname, '/') - info.dli_fname) + 1;
+	if (length + sizeof(name) > sizeof(path))
+		return NULL;
+	memcpy(path, info.dli_fname, length);
+	memcpy(path + length, name, sizeof(name));
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	const struct polymux_direct *direct = library == NULL ? NULL : dlsym(library, "polymux_direct");
+	if (direct == NULL || direct->version != POLYMUX_DIRECT_VERSION || direct->size != sizeof(*direct))
+		return NULL;
+	direct->start(&offered);
+	return direct;
+}
+
+/* Loads it, the first time. Other threads go through the kernel meanwhile. */
+static const struct polymux_direct *load(void)
+{
+	const struct polymux_direct *direct = loaded_library();
+	if (direct != NULL || atomic_load(&attempts_left) <= 0 || atomic_exchange(&is_loading, true))
+		return direct;
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	atomic_fetch_sub(&attempts_left, 1);
+	direct = open_library();
+	atomic_store_explicit(&loaded, direct, memory_order_release);
+	atomic_store(&is_loading, direct != NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return direct;
+}
+
+/* Reading. */
+
+/* A read through the kernel that takes longer had to wait for the daemon or a device. Bytes are copied at 4 GB a second or faster. */
+#define QUICK_NS 3000
+#define BYTES_OF_NS 4
+/* A slow read counts as many quick ones: files of which one read in five is slow get a lease, and those that memory serves get none. */
+#define SLOW 4
+/* Sixteen slow reads. */
+#define SLOWNESS_MAX (16 * SLOW)
+/* Where reads are quick, one of so many is timed: the clock costs a tenth of such a read. */
+#define READS_OF_A_SAMPLE 4
+/* The kernel reads no more at once (MAX_RW_COUNT). */
+#define LENGTH_MAX 0x7ffff000
+#define FUSE_MAGIC 0x65735546
+
+static _Atomic uint8_t slowness[NUMBERS];
+static _Atomic uint32_t reads_without_lease[NUMBERS];
+
+static uint32_t take_reads(int number)
+{
+	if (number < 0 || number >= NUMBERS)
+		return 0;
+	return atomic_exchange_explicit(&reads_without_lease[number], 0, memory_order_relaxed);
+}
+
+/* Whether a file is on FUSE. The question may be one to a server, so each device is asked about once. */
+static bool is_on_fuse(int number)
+{
+	static _Atomic uint64_t verdicts[16];
+	struct statx facts;
+	if (syscall(SYS_statx, number, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &facts) != 0)
+		return false;
+	/* File systems with a device of their own are none. */
+	if (!S_ISREG(facts.stx_mode) || facts.stx_dev_major != 0)
+		return false;
+	uint64_t minor = (uint64_t)facts.stx_dev_minor + 1;
+	_Atomic uint64_t *verdict = &verdicts[minor % 16];
+	uint64_t found = atomic_load_explicit(verdict, memory_order_relaxed);
+	if (found >> 1 == minor)
+		return found & 1;
+	struct statfs system;
+	bool is_fuse = fstatfs(number, &system) == 0 && system.f_type == FUSE_MAGIC;
+	atomic_store_explicit(verdict, minor << 1 | is_fuse, memory_order_relaxed);
+	return is_fuse;
+}
+
+static void note_answer(int number, int answer)
+{
+	if (answer == POLYMUX_LEASED)
+		change_known(number, WATCHED, LEASED);
+	else if (answer == POLYMUX_FOREIGN)
+		change_known(number, WATCHED, FOREIGN);
+}
+
+/* The first time that a number was read often. */
+static void look_about(void)
+{
+	static atomic_bool has_looked;
+	if (atomic_exchange(&has_looked, true))
+		return;
+	const char *wanted = variable_at_beginning("POLYMUX_REPORT");
+	if (wanted != NULL && strlen(wanted) < sizeof(report))
+		strcpy(report, wanted);
+	if (getauxval(AT_SECURE) != 0)
+		atomic_store(&is_off, true);
+}
+
+/* A number that was read some times. */
+static void begin_to_watch(int number)
+{
+	struct entry entry;
+	if (!enter_with_stack(&entry))
+		return;
+	look_about();
+	if (atomic_load(&is_off)) {
+		leave(&entry);
+		return;
+	}
+	bool is_fuse = is_on_fuse(number);
+	change_known(number, READS_BEFORE, is_fuse ? WATCHED : FOREIGN);
+	if (is_fuse) {
+		atomic_store_explicit(&slowness[number], 0, memory_order_relaxed);
+		atomic_store_explicit(&reads_without_lease[number], 0, memory_order_relaxed);
+		/* Who wants a report wants it of files that are read quickly, too. */
+		const struct polymux_direct *direct = report[0] != 0 ? load() : loaded_library();
+		if (direct != NULL)
+			note_answer(number, direct->watch(number));
+	}
+	leave(&entry);
+}
+
+static void become_slower(int number)
+{
+	int slower = atomic_load_explicit(&slowness[number], memory_order_relaxed) + SLOW;
+	if (slower > SLOWNESS_MAX)
+		slower = SLOWNESS_MAX;
+	atomic_store_explicit(&slowness[number], (uint8_t)slower, memory_order_relaxed);
+	struct entry entry;
+	if (slower < SLOWNESS_MAX || !enter_with_stack(&entry))
+		return;
+	const struct polymux_direct *direct = load();
+	int answer = direct == NULL ? POLYMUX_NO_LEASE : direct->ask(number);
+	/* After the end of a lease the file has to show again that one pays. */
+	if (answer == POLYMUX_LEASED || direct == NULL)
+		atomic_store_explicit(&slowness[number], 0, memory_order_relaxed);
+	note_answer(number, answer);
+	leave(&entry);
+}
+
+static uint64_t nanoseconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static ssize_t read_watched(int number, void *buffer, size_t length, off_t offset)
+{
+	uint32_t reads = atomic_load_explicit(&reads_without_lease[number], memory_order_relaxed);
+	uint8_t slow = atomic_load_explicit(&slowness[number], memory_order_relaxed);
+	atomic_store_explicit(&reads_without_lease[number], reads + 1, memory_order_relaxed);
+	if (slow == 0 && reads % READS_OF_A_SAMPLE != 0)
+		return __pread64(number, buffer, length, offset);
+	uint64_t began = nanoseconds();
+	ssize_t count = __pread64(number, buffer, length, offset);
+	uint64_t passed = nanoseconds() - began;
+	if (count > 0 && passed > QUICK_NS + (uint64_t)count / BYTES_OF_NS)
+		become_slower(number);
+	else if (slow > 0)
+		atomic_store_explicit(&slowness[number], slow - 1, memory_order_relaxed);
+	return count;
+}
+
+static unsigned int lane_of_thread(void)
+{
+	static atomic_uint threads;
+	static __thread __attribute__((tls_model("initial-exec"))) unsigned int lane;
+	if (lane == 0)
+		lane = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
+	return lane;
+}
+
+static ssize_t read_leased(int number, void *buffer, size_t length, off_t offset)
+{
+	struct entry entry;
+	pthread_testcancel();
+	if (length > LENGTH_MAX || !enter(&entry))
+		return __pread64(number, buffer, length, offset);
+	ssize_t count = loaded_library()->read(number, lane_of_thread(), buffer, length, offset);
+	leave(&entry);
+	if (count >= 0)
+		return count;
+	if (count == POLYMUX_NO_LEASE)
+		change_known(number, LEASED, WATCHED);
+	return __pread64(number, buffer, length, offset);
+}
+
+static inline ssize_t read_at(int number, void *buffer, size_t length, off_t offset)
+{
+	uint8_t value = known_of(number);
+	if (value == FOREIGN || value == PLACED || atomic_load_explicit(&is_off, memory_order_relaxed))
+		return __pread64(number, buffer, length, offset);
+	if (value == LEASED)
+		return read_leased(number, buffer, length, offset);
+	if (value == WATCHED)
+		return read_watched(number, buffer, length, offset);
+	if (value < READS_BEFORE)
+		change_known(number, value, value + 1);
+	else
+		begin_to_watch(number);
+	return __pread64(number, buffer, length, offset);
+}
+
+EXPORT ssize_t pread64(int number, void *buffer, size_t length, off_t offset)
+{
+	return read_at(number, buffer, length, offset);
+}
+
+EXPORT ssize_t pread(int number, void *buffer, size_t length, off_t offset)
+{
+	return read_at(number, buffer, length, offset);
+}
+
+/* Calls of programs that were compiled with checks of the lengths of buffers (_FORTIFY_SOURCE). */
+EXPORT ssize_t __pread64_chk(int number, void *buffer, size_t length, off_t offset, size_t capacity)
+{
+	if (length > capacity)
+		__chk_fail();
+	return read_at(number, buffer, length, offset);
+}
+
+EXPORT ssize_t __pread_chk(int number, void *buffer, size_t length, off_t offset, size_t capacity)
+{
+	return __pread64_chk(number, buffer, length, offset, capacity);
+}
+
+/* Ends of descriptors. */
+
+/* What was known of a number is no longer true. */
+static void forget(int number)
+{
+	uint8_t value = known_of(number);
+	struct entry entry;
+	if (value == 0 || value == PLACED || number < 0 || number >= NUMBERS)
+		return;
+	const struct polymux_direct *direct = loaded_library();
+	bool is_gone = true;
+	if ((value == WATCHED || value == LEASED) && direct != NULL && enter(&entry)) {
+		is_gone = direct->forget(number) == 0;
+		leave(&entry);
+	}
+	if (is_gone)
+		change_known(number, value, 0);
+}
+
+static void forget_range(unsigned int first, unsigned int last)
+{
+	unsigned int end = (unsigned int)end_of_known();
+	for (unsigned int number = first; number < end && number <= last; number++)
+		forget((int)number);
+}
+
+/* The number is open, but not the program's. */
+static bool is_placed(int number)
+{
+	if (known_of(number) != PLACED)
+		return false;
+	errno = EBADF;
+	return true;
+}
+
+EXPORT int close(int number)
+{
+	if (is_placed(number))
+		return -1;
+	forget(number);
+	return __close(number);
+}
+
+EXPORT int fclose(FILE *stream)
+{
+	int error = errno;
+	forget(fileno(stream));
+	errno = error;
+	return _IO_fclose(stream);
+}
+
+#define ATTEMPTS 10000
+
+/* A program that has raised its limit may want a number that a lease has: the leases are given back, and reads that go on by them waited for. */
+static bool free_number(int number)
+{
+	struct rlimit limit;
+	struct entry entry;
+	if (!is_placed(number))
+		return true;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)number >= limit.rlim_cur || !enter(&entry))
+		return false;
+	loaded_library()->give_back_all();
+	leave(&entry);
+	for (int attempt = 0; attempt < ATTEMPTS && known_of(number) == PLACED; attempt++)
+		sched_yield();
+	return !is_placed(number);
+}
+
+EXPORT int dup2(int from, int to)
+{
+	if (!free_number(to))
+		return -1;
+	if (from != to)
+		forget(to);
+	return __dup2(from, to);
+}
+
+EXPORT int dup3(int from, int to, int flags)
+{
+	if (!free_number(to))
+		return -1;
+	if (from != to)
+		forget(to);
+	return (int)syscall(SYS_dup3, from, to, flags);
+}
+
+/* The calling thread gets a table of its own: a number no longer means one file. */
+static void turn_off(void)
+{
+	forget_range(0, NUMBERS);
+	atomic_store(&is_off, true);
+}
+
+/* CLOSE_RANGE_UNSHARE and CLOSE_RANGE_CLOEXEC of include/uapi/linux/close_range.h. */
+#define OWN_TABLE 2
+#define ONLY_ON_EXEC 4
+
+static int close_gap(unsigned int first, unsigned int last, int flags)
+{
+	return (int)syscall(SYS_close_range, first, last, flags);
+}
+
+/* Descriptors of leases are left out, as if they were not there. */
+EXPORT int close_range(unsigned int first, unsigned int last, int flags)
+{
+	if ((flags & OWN_TABLE) != 0)
+		turn_off();
+	if ((flags & ONLY_ON_EXEC) != 0 || first > last)
+		return close_gap(first, last, flags);
+	forget_range(first, last);
+	unsigned int end = (unsigned int)end_of_known();
+	for (unsigned int number = first; number < end && number <= last; number++) {
+		if (known_of((int)number) != PLACED)
+			continue;
+		if (number > first && close_gap(first, number - 1, flags) != 0)
+			return -1;
+		first = number + 1;
+	}
+	return first > last ? 0 : close_gap(first, last, flags);
+}
+
+EXPORT void closefrom(int first)
+{
+	struct rlimit limit;
+	if (first < 0)
+		first = 0;
+	if (close_range((unsigned int)first, ~0U, 0) == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return;
+	for (int number = first; (rlim_t)number < limit.rlim_cur; number++)
+		close(number);
+}
+
+EXPORT int unshare(int flags)
+{
+	if ((flags & CLONE_FILES) != 0)
+		turn_off();
+	return (int)syscall(SYS_unshare, flags);
+}

@@ -1,0 +1,77 @@
+//! Descriptors of leases, which have numbers that are not in the way of the program (`preload/numbers.h`).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use polymux_client::{FileIdentity, Host};
+
+use crate::forks::Receiving;
+use crate::interface;
+use crate::quiet::Quiet;
+
+/// The program in which this library was loaded.
+pub struct Unaware;
+
+impl Host for Unaware {
+    const IS_UNAWARE: bool = true;
+    type Quiet = Quiet;
+    type Receiving = Receiving;
+    type Descriptor = Placed;
+
+    fn quiet() -> Quiet {
+        Quiet::begin()
+    }
+
+    fn receiving() -> Option<Receiving> {
+        Receiving::begin()
+    }
+
+    fn place(descriptors: Vec<OwnedFd>) -> io::Result<Vec<Placed>> {
+        let Some(preload) = interface::preload() else { return Err(io::ErrorKind::Unsupported.into()) };
+        let identities: Vec<FileIdentity> =
+            descriptors.iter().map(|descriptor| FileIdentity::of(descriptor.as_fd())).collect::<io::Result<_>>()?;
+        let mut numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let count = i32::try_from(numbers.len()).map_err(io::Error::other)?;
+        // SAFETY: so many numbers can be read and written there.
+        if unsafe { (preload.place)(numbers.as_mut_ptr(), count) } != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        // They were closed.
+        descriptors.into_iter().for_each(std::mem::forget);
+        let placed = numbers.into_iter().zip(identities);
+        Ok(placed.map(|(number, identity)| Placed { number, identity }).collect())
+    }
+
+    /// A program can close any number by a raw system call, and open something else under it.
+    fn is_intact(descriptor: &Placed) -> bool {
+        descriptor.is_intact()
+    }
+}
+
+/// A descriptor of a lease.
+#[derive(Debug)]
+pub struct Placed {
+    number: RawFd,
+    identity: FileIdentity,
+}
+
+impl Placed {
+    fn is_intact(&self) -> bool {
+        FileIdentity::of(self.as_fd()).is_ok_and(|identity| identity == self.identity)
+    }
+}
+
+impl AsFd for Placed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open while this lives, except where the program closed what is not its own: that is looked at before it is read.
+        unsafe { BorrowedFd::borrow_raw(self.number) }
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(preload) = interface::preload() {
+            (preload.close_placed)(self.number, self.is_intact());
+        }
+    }
+}

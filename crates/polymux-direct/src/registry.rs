@@ -1,0 +1,115 @@
+//! All watched files, for what concerns more than one of them.
+
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use polymux_client::{Report, Way};
+
+use crate::files::Watched;
+use crate::{interface, report};
+
+/// Files of which a report is kept after they were closed; those after them are added up.
+const REPORTS_MAX: usize = 1000;
+
+/// Its own word, so that a child of a fork can have a new one: the lock of this one may be held for ever.
+static REGISTRY: AtomicPtr<Mutex<Registry>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// One watched file.
+struct Known {
+    watched: &'static Watched,
+    /// Where a report is wanted.
+    path: Option<String>,
+}
+
+#[derive(Default)]
+pub struct Registry {
+    known: BTreeMap<RawFd, Known>,
+    free: Vec<&'static Watched>,
+    closed: BTreeMap<String, Report>,
+    others: Report,
+}
+
+/// Called with signals blocked.
+pub fn lock() -> MutexGuard<'static, Registry> {
+    let mut registry = REGISTRY.load(Ordering::Acquire);
+    if registry.is_null() {
+        let new = Box::into_raw(Box::default());
+        let (ordering, null) = (Ordering::AcqRel, std::ptr::null_mut());
+        registry = match REGISTRY.compare_exchange(null, new, ordering, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: it was made just now, and is not used by anything.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        };
+    }
+    // SAFETY: what was put there lives for ever.
+    let registry = unsafe { &*registry };
+    registry.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leaves the present one alone from now on.
+pub fn replace(registry: Registry) {
+    REGISTRY.store(Box::into_raw(Box::new(Mutex::new(registry))), Ordering::Release);
+}
+
+/// Takes over the reads that the preloaded library left to the kernel.
+fn count_reads(number: RawFd, watched: &Watched) {
+    if let Some(preload) = interface::preload() {
+        watched.reader.note(Way::NoLeaseYet, u64::from((preload.take_reads)(number)));
+    }
+}
+
+fn path_of(number: RawFd) -> String {
+    let path = std::fs::read_link(format!("/proc/self/fd/{number}"));
+    path.map_or_else(|_| format!("descriptor {number}"), |path| path.to_string_lossy().into_owned())
+}
+
+impl Registry {
+    pub fn watch(&mut self, number: RawFd) -> &'static Watched {
+        let watched = self.free.pop().unwrap_or_else(|| Box::leak(Box::new(Watched::new())));
+        let path = report::is_wanted().then(|| path_of(number));
+        self.known.insert(number, Known { watched, path });
+        watched
+    }
+
+    pub fn forget(&mut self, number: RawFd) {
+        let Some(Known { watched, path }) = self.known.remove(&number) else { return };
+        count_reads(number, watched);
+        let report = watched.reader.restart();
+        self.free.push(watched);
+        if let Some(path) = path {
+            self.note_closed(path, &report);
+        }
+    }
+
+    pub fn watched(&self) -> impl Iterator<Item = &'static Watched> {
+        self.known.values().map(|known| known.watched)
+    }
+
+    fn note_closed(&mut self, path: String, report: &Report) {
+        if let Some(known) = self.closed.get_mut(&path) {
+            known.add(report);
+        } else if self.closed.len() < REPORTS_MAX {
+            self.closed.insert(path, *report);
+        } else {
+            self.others.add(report);
+        }
+    }
+
+    /// How the files were read that are open or were closed, by their paths, and all others together.
+    pub fn reports(&mut self) -> (&BTreeMap<String, Report>, Report) {
+        let report = |(number, known): (&RawFd, &Known)| {
+            count_reads(*number, known.watched);
+            Some((known.path.clone()?, known.watched.reader.report()))
+        };
+        let open: Vec<_> = self.known.iter().filter_map(report).collect();
+        for (path, report) in open {
+            self.note_closed(path, &report);
+        }
+        (&self.closed, self.others)
+    }
+}

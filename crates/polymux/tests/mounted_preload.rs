@@ -1,0 +1,143 @@
+//! Programs that know nothing of leases and read past the mount all the same (docs/design/0047): each does and says what it does on a native file system.
+
+#[path = "leases/asking.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod asking;
+mod mounted;
+#[path = "preload/scripts.rs"]
+mod scripts;
+#[path = "preload/stage.rs"]
+mod stage;
+
+use std::process::Command;
+use std::time::Duration;
+
+use mounted::native::text;
+use mounted::run_within;
+use scripts::{PYTHON, PYTHON_PRELUDE, SHELL};
+use stage::{Stage, has_direct_reads, in_path};
+
+const CASES: [&str; 5] = ["cases.c", "cases_descriptors.c", "cases_processes.c", "cases_contents.c", "cases_threads.c"];
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Runs the cases of one list, whose names `cases` prints with the name of the list.
+fn run_cases(list: &str, cases_min: usize) {
+    let Some(stage) = Stage::start() else { return };
+    let program = stage.compile(&CASES);
+    let listed = run_within(&mut Command::new(&program), DEADLINE);
+    listed.assert_success();
+    let before = stage.tree();
+    let mut run = 0;
+    for line in listed.stdout.lines() {
+        let [of, kind, name] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        if of != list {
+            continue;
+        }
+        let report = stage.compare(name, &program, &[name, "."]);
+        assert!(kind != "direct" || has_direct_reads(&report), "{name}: nothing was read past the mount: {report}");
+        if stage.is_changed(&before) {
+            stage.fill();
+        }
+        run += 1;
+    }
+    assert!(run >= cases_min, "only {run} cases");
+}
+
+#[test]
+fn numbers_of_descriptors_mean_under_the_library_what_they_mean_natively() {
+    run_cases("descriptors", 40);
+}
+
+#[test]
+fn forks_and_children_do_under_the_library_what_they_do_natively() {
+    run_cases("processes", 35);
+}
+
+#[test]
+fn contents_and_errors_are_under_the_library_what_they_are_natively() {
+    run_cases("contents", 30);
+}
+
+#[test]
+fn threads_signals_and_cancellations_are_under_the_library_what_they_are_natively() {
+    run_cases("threads", 25);
+}
+
+#[test]
+fn scripts_do_under_the_library_what_they_do_natively() {
+    let Some(stage) = Stage::start() else { return };
+    let before = stage.tree();
+    let (python, shell) = (in_path("python3"), in_path("sh"));
+    let in_python = PYTHON
+        .iter()
+        .map(|(name, is_direct, text)| (*name, *is_direct, python.clone(), format!("{PYTHON_PRELUDE}{text}")));
+    let in_shell = SHELL.iter().map(|(name, text)| (*name, false, shell.clone(), (*text).to_owned()));
+    for (name, is_direct, program, text) in in_python.chain(in_shell) {
+        let report = stage.compare(name, &program, &["-c", &text]);
+        assert!(!is_direct || has_direct_reads(&report), "{name}: nothing was read past the mount: {report}");
+        if stage.is_changed(&before) {
+            stage.fill();
+        }
+    }
+}
+
+#[test]
+fn readers_see_every_byte_while_ranges_move_and_the_daemon_ends() {
+    let Some(mut stage) = Stage::start() else { return };
+    let program = stage.compile(&["reads_for_long.c"]);
+    let path = stage.mounted().join("table");
+    let run = |seconds: &str| {
+        let report = stage.volume.outside().join("long-report");
+        let mut command = Command::new(&program);
+        command.arg(&path).arg(seconds).env("LD_PRELOAD", stage.preloaded()).env("POLYMUX_REPORT", &report);
+        (command, report)
+    };
+    let (mut command, report) = run("3");
+    std::thread::scope(|scope| {
+        let moves = scope.spawn(|| {
+            for round in 0..6 {
+                let tier = if round % 2 == 0 { "fast" } else { "slow" };
+                asking::migrate(&stage.volume, &path, tier, "2MiB-6MiB");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        run_within(&mut command, DEADLINE).assert_success();
+        moves.join().expect("moved");
+    });
+    let text = std::fs::read_to_string(&report).expect("a report");
+    assert!(has_direct_reads(&text) && text.contains("the lease was recalled"), "{text}");
+    let (mut command, _) = run("30");
+    let mut reader = command.spawn().expect("started");
+    std::thread::sleep(Duration::from_millis(500));
+    stage.volume.kill_daemon();
+    let status = mounted::command::wait_within(&mut reader, DEADLINE).expect("it ends with the mount");
+    // Reads end with an error of the dead mount, and none with wrong bytes.
+    assert_eq!(status.code(), Some(3), "{status}");
+}
+
+#[test]
+fn polymux_run_sets_it_up_and_reports() {
+    let Some(stage) = Stage::start() else { return };
+    let program = stage.compile(&CASES);
+    let mut command = Command::new(stage.polymux());
+    command.args(["run", "--report", "--"]).arg(&program).args(["reads_all_over", text(&stage.mounted())]);
+    let finished = run_within(&mut command, DEADLINE);
+    finished.assert_success();
+    let [line] = finished.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", finished.text()) };
+    assert!(line.starts_with("polymux: ") && line.contains("/table: reads: ") && has_direct_reads(line), "{line}");
+    let mut command = Command::new(stage.polymux());
+    let finished = run_within(command.args(["run", "--", "/nonexistent"]), DEADLINE);
+    assert!(!finished.is_success() && finished.stderr.contains("cannot run /nonexistent"), "{}", finished.text());
+}
+
+#[test]
+fn a_process_that_reads_nothing_of_a_volume_has_nothing_of_it() {
+    let Some(stage) = Stage::start() else { return };
+    let script = "import os; n = os.open('/proc/self/exe', os.O_RDONLY); [os.pread(n, 100, 0) for _ in range(100)]; \
+                  print('libpolymux_direct' in open('/proc/self/maps').read(), len(os.listdir('/proc/self/fd')))";
+    let without = run_within(Command::new(in_path("python3")).args(["-c", script]), DEADLINE);
+    let mut command = Command::new(in_path("python3"));
+    let with = run_within(command.args(["-c", script]).env("LD_PRELOAD", stage.preloaded()), DEADLINE);
+    assert_eq!((with.stdout.as_str(), with.stderr.as_str()), (without.stdout.as_str(), ""));
+    assert!(with.stdout.starts_with("False"), "{}", with.stdout);
+}
