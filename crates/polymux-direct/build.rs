@@ -6,12 +6,13 @@ use std::path::Path;
 const NAME: &str = "libpolymux_preload.so";
 const SOURCES: [&str; 3] = ["preload/preload.c", "preload/numbers.h", "preload/direct.h"];
 /// Two segments instead of four, and functions that are bound at their first call: each of these is a part of the time that a process needs to start.
-const OPTIONS: [&str; 8] = [
+const OPTIONS: [&str; 9] = [
     "-std=gnu11",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
     "-U_FORTIFY_SOURCE",
+    "-U_FILE_OFFSET_BITS",
     "-nostartfiles",
     "-Wl,-z,defs,-z,noseparate-code,-z,norelro,-z,lazy,--hash-style=gnu,--build-id=none",
     "-Wl,-soname,libpolymux_preload.so",

@@ -32,6 +32,9 @@ pub trait Host: 'static {
 
     /// Whether a descriptor still is that of the lease.
     fn is_intact(descriptor: &Self::Descriptor) -> bool;
+
+    /// Closes a descriptor of a lease that has ended, if that must not wait for all who have the lease: one may never give it back.
+    fn release(descriptor: &Self::Descriptor);
 }
 
 /// A file, by which a descriptor is recognised.
@@ -77,4 +80,6 @@ impl Host for Linked {
     fn is_intact(_: &OwnedFd) -> bool {
         true
     }
+
+    fn release(_: &OwnedFd) {}
 }

@@ -53,6 +53,7 @@ impl<H: Host> Object<H> {
 /// A lease that was given.
 pub(crate) struct Lease<H: Host> {
     since: Instant,
+    has_ended: AtomicBool,
     /// To be looked for at each read; `None` where the descriptor cannot become that of another file.
     identity: Option<FileIdentity>,
     map: LeasedMap,
@@ -61,7 +62,7 @@ pub(crate) struct Lease<H: Host> {
     objects: Vec<Object<H>>,
     counts: ReadCounts,
     /// The daemon sees the end of the lease by its end.
-    _connection: H::Descriptor,
+    connection: H::Descriptor,
 }
 
 /// What a daemon gives, mapped and in the places where it stays.
@@ -134,7 +135,17 @@ impl<H: Host> Lease<H> {
             return Err(io::Error::other("the program opened another file meanwhile"));
         }
         let runs = map.runs(objects.len())?;
-        Ok(Self { since: Instant::now(), identity, map, life, runs, objects, counts, _connection: connection })
+        Ok(Self {
+            since: Instant::now(),
+            has_ended: AtomicBool::new(false),
+            identity,
+            map,
+            life,
+            runs,
+            objects,
+            counts,
+            connection,
+        })
     }
 
     /// Since when the program has it.
@@ -145,7 +156,15 @@ impl<H: Host> Lease<H> {
     /// Whether everything that was read by it before this call is true.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
-        self.map.is_current() && self.life.goes_on()
+        self.map.is_current() && self.life.goes_on() && !self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Ends it for all who still have it. Bytes that they read meanwhile, of whatever has the number of an object by then, are not believed, because this is seen first.
+    pub(crate) fn end(&self) {
+        if !self.has_ended.swap(true, Ordering::SeqCst) {
+            self.objects.iter().for_each(|object| H::release(&object.descriptor));
+            H::release(&self.connection);
+        }
     }
 
     /// Reads all of a buffer, or says which way to take instead. By `last_end`, where the last read ended, streams differ from single reads: a guess, which
@@ -199,7 +218,8 @@ impl<H: Host> Lease<H> {
                 Ok(count) if count == part.len() => return Ok(()),
                 Ok(_) | Err(Errno::AGAIN) => self.counts.note_random(position),
                 // This file system cannot tell which bytes are in memory.
-                Err(_) => tells_memory.store(false, Ordering::Relaxed),
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => tells_memory.store(false, Ordering::Relaxed),
+                Err(_) => {}
             }
         }
         let mut filled = 0;

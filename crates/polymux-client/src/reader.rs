@@ -3,11 +3,11 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use polymux_types::LeaseRefusal;
-use polymux_types::sync::{Mutex, MutexGuard, RwLock};
+use polymux_types::sync::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
 use crate::host::Host;
 use crate::lease::{Lease, NoLease};
@@ -65,29 +65,66 @@ struct Lane<H: Host> {
     direct: AtomicU64,
     /// Where the last one ended.
     last_end: AtomicU64,
+    is_given_up: AtomicBool,
 }
 
 impl<H: Host> Default for Lane<H> {
     fn default() -> Self {
-        Self { lease: RwLock::new(None), direct: AtomicU64::new(0), last_end: AtomicU64::new(0) }
+        Self {
+            lease: RwLock::new(None),
+            direct: AtomicU64::new(0),
+            last_end: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
+        }
     }
 }
 
+/// The lease of a lane.
+enum Present<H: Host> {
+    Lease(Arc<LaneLease<H>>),
+    None,
+    /// It is being exchanged.
+    Unknown,
+}
+
+/// Attempts of an unaware program to exchange the lease of a lane, before it gives the lane up, and the time between them.
+const ATTEMPTS: u32 = 200;
+const ATTEMPT_PAUSE: Duration = Duration::from_micros(20);
+
 impl<H: Host> Lane<H> {
-    /// Its lease. An unaware program has none while that is exchanged.
     #[inline]
-    fn lease(&self) -> Option<Arc<LaneLease<H>>> {
-        if H::IS_UNAWARE { self.lease.try_read().and_then(|lease| lease.clone()) } else { self.lease.read().clone() }
+    fn lease(&self) -> Present<H> {
+        let lease = if H::IS_UNAWARE { self.lease.try_read() } else { Some(self.lease.read()) };
+        match lease.as_deref() {
+            Some(Some(lease)) => Present::Lease(Arc::clone(lease)),
+            Some(None) => Present::None,
+            None => Present::Unknown,
+        }
     }
 
-    /// Exchanges the lease if `is_due`, and returns the old one. Readers hold the lock for a few instructions.
+    /// Exchanges the lease if `is_due`, and returns the old one. Readers have the lock for a few instructions. In an unaware program one may be left there for ever, by a
+    /// signal handler that jumps away, or until this thread goes on, where all are being stopped: the lane is given up then, and keeps its lease, which has ended.
     fn exchange(
         &self,
         new: Option<Arc<LaneLease<H>>>,
         is_due: impl Fn(Option<&LaneLease<H>>) -> bool,
     ) -> Option<Arc<LaneLease<H>>> {
-        let mut lease = self.lease.write();
+        let mut lease = if H::IS_UNAWARE { self.try_write()? } else { self.lease.write() };
         if is_due(lease.as_deref()) { std::mem::replace(&mut *lease, new) } else { None }
+    }
+
+    fn try_write(&self) -> Option<RwLockWriteGuard<'_, Option<Arc<LaneLease<H>>>>> {
+        if self.is_given_up.load(Ordering::Relaxed) {
+            return None;
+        }
+        for _ in 0..ATTEMPTS {
+            if let Some(lease) = self.lease.try_write() {
+                return Some(lease);
+            }
+            std::thread::sleep(ATTEMPT_PAUSE);
+        }
+        self.is_given_up.store(true, Ordering::Relaxed);
+        None
     }
 }
 
@@ -149,13 +186,18 @@ impl<H: Host> Reader<H> {
         offset: u64,
     ) -> Result<(), Way> {
         let lane = &self.lanes[lane % LANES];
-        let Some(lease) = lane.lease() else { return Err(Way::NoLeaseYet) };
+        let lease = match lane.lease() {
+            Present::Lease(lease) => lease,
+            Present::None => return Err(Way::NoLeaseYet),
+            Present::Unknown => return Err(Way::Recalled),
+        };
         let outcome = lease.0.read(file, buffer, offset, &lane.last_end);
         match outcome {
             Ok(()) => drop(lane.direct.fetch_add(1, Ordering::Relaxed)),
             Err(way) => {
                 let fails_again = || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES_MAX;
-                if way == Way::OtherFile || !lease.0.is_current() || way == Way::Failed && fails_again() {
+                let has_ended = way == Way::OtherFile || !lease.0.is_current() || way == Way::Failed && fails_again();
+                if has_ended && !lane.is_given_up.load(Ordering::Relaxed) {
                     let _quiet = H::quiet();
                     self.end(&lease.0);
                 }
@@ -185,6 +227,9 @@ impl<H: Host> Reader<H> {
     /// Gives the lease back, if there is one.
     pub fn give_back(&self) {
         for lane in &self.lanes {
+            if let Present::Lease(lease) = lane.lease() {
+                lease.0.end();
+            }
             drop(lane.exchange(None, |_| true));
         }
     }
@@ -209,6 +254,7 @@ impl<H: Host> Reader<H> {
 
     /// Gives back a lease that ended: its descriptors keep objects in use.
     fn end(&self, ended: &Arc<Lease<H>>) {
+        ended.end();
         let mut was_current = false;
         for lane in &self.lanes {
             let is_it = |lease: Option<&LaneLease<H>>| lease.is_some_and(|lease| Arc::ptr_eq(&lease.0, ended));
@@ -255,7 +301,8 @@ impl<H: Host> Reader<H> {
             }
             Next::NotBefore(moment, pause, reads) => {
                 *reads += 1;
-                if !reads.is_multiple_of(READS_OF_A_LOOK) || Instant::now() < *moment {
+                let is_look = H::IS_UNAWARE || reads.is_multiple_of(READS_OF_A_LOOK);
+                if !is_look || Instant::now() < *moment {
                     return Err(Way::Refused);
                 }
                 *pause * 2

@@ -3,7 +3,6 @@
 #ifndef POLYMUX_DIRECT_H
 #define POLYMUX_DIRECT_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -27,7 +26,7 @@ struct polymux_preload {
 	/* Moves descriptors to numbers that are not in the way of the program, and changes the numbers; returns 0, or -1 and leaves all as they are. They are not the program's from then on. */
 	int (*place)(int *numbers, int count);
 	/* Closes one of those; if it names something else by now, forgets it only. */
-	void (*close_placed)(int number, bool is_intact);
+	void (*close_placed)(int number);
 	/* Closes all of them. */
 	void (*close_all_placed)(void);
 	/* Reads of a number without a lease since the last call. */

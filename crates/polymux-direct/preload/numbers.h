@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -60,8 +61,97 @@ static void change_known(int number, uint8_t from, uint8_t to)
 
 /* A limit so much higher is raised for descriptors of leases: enough for all that a user may have. */
 #define ABOVE_MAX 4096
-/* Where they begin at the latest: the kernel allocates a table up to the highest number. A program with more numbers than that does not miss some hundred above. */
-#define LOWEST_MAX 16384
+/* A program with a limit from here on does not miss some hundred numbers, */
+#define LARGE_LIMIT 16384
+/* which begin here then: each fork copies a table up to the highest number. */
+#define LOWEST_OF_LARGE 2048
+
+/* A file, by which a descriptor is recognised. */
+struct identity {
+	uint64_t inode;
+	uint32_t device_major, device_minor;
+};
+
+static bool identify(int number, struct identity *identity)
+{
+	struct statx facts;
+	if (syscall(SYS_statx, number, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &facts) != 0)
+		return false;
+	*identity = (struct identity){ facts.stx_ino, facts.stx_dev_major, facts.stx_dev_minor };
+	return true;
+}
+
+/* Descriptors of leases. An entry is free where its number is 0. Numbers are added by one thread at a time. */
+#define PLACED_MAX 1024
+
+static struct {
+	atomic_int number;
+	struct identity identity;
+} all_placed[PLACED_MAX];
+/* Above every entry that was ever used. */
+static atomic_int all_placed_end;
+
+static bool has_room_for(int count)
+{
+	int room = 0;
+	for (int place = 0; place < PLACED_MAX && room < count; place++)
+		room += atomic_load_explicit(&all_placed[place].number, memory_order_relaxed) == 0;
+	return room == count;
+}
+
+static void note_placed(int number)
+{
+	int place = 0;
+	while (atomic_load_explicit(&all_placed[place].number, memory_order_relaxed) != 0)
+		place++;
+	identify(number, &all_placed[place].identity);
+	atomic_store_explicit(&all_placed[place].number, number, memory_order_release);
+	if (place >= atomic_load_explicit(&all_placed_end, memory_order_relaxed))
+		atomic_store_explicit(&all_placed_end, place + 1, memory_order_release);
+	atomic_store_explicit(&known[number], PLACED, memory_order_relaxed);
+	note_known_end(number);
+}
+
+/* The entry of a number, or -1. */
+static int entry_of(int number)
+{
+	int end = atomic_load_explicit(&all_placed_end, memory_order_acquire);
+	for (int place = 0; place < end; place++)
+		if (atomic_load_explicit(&all_placed[place].number, memory_order_acquire) == number)
+			return place;
+	return -1;
+}
+
+/* Whether a number still is that of the lease: a program can close any number by a raw system call, and come to use it. */
+static bool is_intact(int place)
+{
+	struct identity now;
+	struct identity *then = &all_placed[place].identity;
+	int number = atomic_load_explicit(&all_placed[place].number, memory_order_acquire);
+	return identify(number, &now) && now.inode == then->inode && now.device_major == then->device_major && now.device_minor == then->device_minor;
+}
+
+/* Closes a descriptor of a lease; if the number names something else by now, only forgets it. It counts as placed until it is closed: who waits for that may use the number then. */
+static void close_placed(int number)
+{
+	int place = entry_of(number);
+	if (place < 0)
+		return;
+	if (is_intact(place))
+		syscall(SYS_close, number);
+	atomic_store_explicit(&all_placed[place].number, 0, memory_order_release);
+	change_known(number, PLACED, 0);
+}
+
+static void close_all_placed(void)
+{
+	int end = atomic_load_explicit(&all_placed_end, memory_order_acquire);
+	for (int place = 0; place < end; place++) {
+		int number = atomic_load_explicit(&all_placed[place].number, memory_order_acquire);
+		if (number != 0)
+			close_placed(number);
+	}
+}
 
 /* As many descriptors has a lease at the most: a connection, and an object on each tier. */
 #define MOVED_MAX 65
@@ -108,12 +198,12 @@ static int place(int *numbers, int count)
 	static char stack[16384] __attribute__((aligned(16)));
 	struct rlimit limit;
 	struct move move = { .from = numbers, .count = count };
-	if (count < 1 || count > MOVED_MAX || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+	if (count < 1 || count > MOVED_MAX || !has_room_for(count) || getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return -1;
 	move.raised = limit;
 	move.raised.rlim_cur = limit.rlim_max - limit.rlim_cur < ABOVE_MAX ? limit.rlim_max : limit.rlim_cur + ABOVE_MAX;
-	if (limit.rlim_cur >= LOWEST_MAX)
-		move.lowest = LOWEST_MAX;
+	if (limit.rlim_cur >= LARGE_LIMIT)
+		move.lowest = LOWEST_OF_LARGE;
 	else if (move.raised.rlim_cur > limit.rlim_cur)
 		move.lowest = (int)limit.rlim_cur;
 	else
@@ -122,27 +212,14 @@ static int place(int *numbers, int count)
 	int child = clone(move_all, stack + sizeof(stack), flags, &move);
 	if (child < 0)
 		return -1;
-	while (waitpid(child, NULL, __WALL) < 0 && errno == EINTR)
+	/* Not by waitpid(3), which is a point of cancellation. */
+	while (syscall(SYS_wait4, child, NULL, __WALL, NULL) < 0 && errno == EINTR)
 		;
-	for (int index = 0; move.is_done && index < count; index++) {
+	if (!move.is_done)
+		return -1;
+	for (int index = 0; index < count; index++) {
 		numbers[index] = move.to[index];
-		atomic_store_explicit(&known[numbers[index]], PLACED, memory_order_relaxed);
-		note_known_end(numbers[index]);
+		note_placed(numbers[index]);
 	}
-	return move.is_done ? 0 : -1;
-}
-
-static void close_placed(int number, bool is_intact)
-{
-	change_known(number, PLACED, 0);
-	if (is_intact)
-		syscall(SYS_close, number);
-}
-
-static void close_all_placed(void)
-{
-	int end = end_of_known();
-	for (int number = 0; number < end; number++)
-		if (known_of(number) == PLACED)
-			close_placed(number, true);
+	return 0;
 }

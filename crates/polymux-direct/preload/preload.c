@@ -63,9 +63,11 @@ struct root {
 };
 
 static struct {
-	char **environment;
 	struct root root;
-} beginning __attribute__((section(".data"))) = { NULL, { 0, 0, 0, 0 } };
+} beginning __attribute__((section(".data"))) = { { 0, 0, 0, 0 } };
+
+/* POLYMUX_REPORT, if a report is wanted. The program may change its environment, and write over the place where it was. */
+static char report[4096];
 
 static inline long statx_of_root(struct statx *facts)
 {
@@ -94,29 +96,28 @@ static struct root root_of_process(void)
 /* As the C library calls it. */
 static __attribute__((constructor)) void begin(int count, char **arguments, char **environment)
 {
+	static const char name[] = "POLYMUX_REPORT=";
 	(void)count;
 	(void)arguments;
-	beginning.environment = environment;
 	beginning.root = root_of_process();
-}
-
-/* A variable as it was then: the program may change its environment at any moment, in another thread. */
-static const char *variable_at_beginning(const char *name)
-{
-	size_t length = strlen(name);
-	for (char **one = beginning.environment; one != NULL && *one != NULL; one++)
-		if (strncmp(*one, name, length) == 0 && (*one)[length] == '=')
-			return *one + length + 1;
-	return NULL;
+	for (char **one = environment; *one != NULL; one++) {
+		size_t same = 0;
+		while (same < sizeof(name) - 1 && (*one)[same] == name[same])
+			same++;
+		if (same == sizeof(name) - 1 && strlen(*one) - same < sizeof(report))
+			strcpy(report, *one + same);
+	}
 }
 
 /* The time in which a thread is in the loaded library. */
 
 static __thread __attribute__((tls_model("initial-exec"))) char *entered_at;
+/* How the thread was to be cancelled before it came in, where that was changed. A handler that jumps out leaves it to the next entry. */
+static __thread __attribute__((tls_model("initial-exec"))) int cancel_state;
+static __thread __attribute__((tls_model("initial-exec"))) bool is_cancel_changed;
 
 struct entry {
 	int error;
-	int cancel_state;
 };
 
 static bool is_on_signal_stack(void)
@@ -133,15 +134,33 @@ static bool is_within(const char *here)
 	return here < entered_at || is_on_signal_stack();
 }
 
-static bool enter(struct entry *entry)
+static void restore_cancel_state(void)
+{
+	if (is_cancel_changed)
+		pthread_setcancelstate(cancel_state, NULL);
+	is_cancel_changed = false;
+}
+
+/* For what is no point of cancellation. */
+static bool enter_to_read(struct entry *entry)
 {
 	entry->error = errno;
 	if (is_within((const char *)entry)) {
 		errno = entry->error;
 		return false;
 	}
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &entry->cancel_state);
+	if (entered_at != NULL)
+		restore_cancel_state();
 	entered_at = (char *)entry;
+	return true;
+}
+
+static bool enter(struct entry *entry)
+{
+	if (!enter_to_read(entry))
+		return false;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+	is_cancel_changed = true;
 	return true;
 }
 
@@ -162,8 +181,8 @@ static bool has_stack(void)
 
 static void leave(const struct entry *entry)
 {
+	restore_cancel_state();
 	entered_at = NULL;
-	pthread_setcancelstate(entry->cancel_state, NULL);
 	errno = entry->error;
 }
 
@@ -184,7 +203,6 @@ static _Atomic(const struct polymux_direct *) loaded;
 static atomic_bool is_loading;
 /* Where there is no descriptor or memory left just now it is tried again. */
 static atomic_int attempts_left = 4;
-static char report[4096];
 
 static uint32_t take_reads(int number);
 
@@ -247,8 +265,8 @@ static const struct polymux_direct *load(void)
 #define SLOW 4
 /* Sixteen slow reads. */
 #define SLOWNESS_MAX (16 * SLOW)
-/* Where reads are quick, one of so many is timed: the clock costs a tenth of such a read. */
-#define READS_OF_A_SAMPLE 4
+/* Where reads are quick, one of so many of each thread is timed and counted: the clock costs a tenth of such a read, and so does a counter that two processors change. */
+#define READS_OF_A_SAMPLE 16
 /* The kernel reads no more at once (MAX_RW_COUNT). */
 #define LENGTH_MAX 0x7ffff000
 #define FUSE_MAGIC 0x65735546
@@ -298,9 +316,6 @@ static void look_about(void)
 	static atomic_bool has_looked;
 	if (atomic_exchange(&has_looked, true))
 		return;
-	const char *wanted = variable_at_beginning("POLYMUX_REPORT");
-	if (wanted != NULL && strlen(wanted) < sizeof(report))
-		strcpy(report, wanted);
 	if (getauxval(AT_SECURE) != 0)
 		atomic_store(&is_off, true);
 }
@@ -340,9 +355,9 @@ static void become_slower(int number)
 		return;
 	const struct polymux_direct *direct = load();
 	int answer = direct == NULL ? POLYMUX_NO_LEASE : direct->ask(number);
-	/* After the end of a lease the file has to show again that one pays. */
-	if (answer == POLYMUX_LEASED || direct == NULL)
-		atomic_store_explicit(&slowness[number], 0, memory_order_relaxed);
+	/* After the end of a lease the file has to show again that one pays; after a refusal it is not asked for at each read. */
+	uint8_t rest = answer == POLYMUX_LEASED || direct == NULL ? 0 : SLOWNESS_MAX / 2;
+	atomic_store_explicit(&slowness[number], rest, memory_order_relaxed);
 	note_answer(number, answer);
 	leave(&entry);
 }
@@ -356,11 +371,13 @@ static uint64_t nanoseconds(void)
 
 static ssize_t read_watched(int number, void *buffer, size_t length, off_t offset)
 {
-	uint32_t reads = atomic_load_explicit(&reads_without_lease[number], memory_order_relaxed);
+	static __thread __attribute__((tls_model("initial-exec"))) unsigned int quick_reads;
 	uint8_t slow = atomic_load_explicit(&slowness[number], memory_order_relaxed);
-	atomic_store_explicit(&reads_without_lease[number], reads + 1, memory_order_relaxed);
-	if (slow == 0 && reads % READS_OF_A_SAMPLE != 0)
+	bool is_sampled = slow == 0 && report[0] == 0;
+	if (is_sampled && ++quick_reads % READS_OF_A_SAMPLE != 0)
 		return __pread64(number, buffer, length, offset);
+	uint32_t reads = atomic_load_explicit(&reads_without_lease[number], memory_order_relaxed);
+	atomic_store_explicit(&reads_without_lease[number], reads + 1, memory_order_relaxed);
 	uint64_t began = nanoseconds();
 	ssize_t count = __pread64(number, buffer, length, offset);
 	uint64_t passed = nanoseconds() - began;
@@ -384,7 +401,7 @@ static ssize_t read_leased(int number, void *buffer, size_t length, off_t offset
 {
 	struct entry entry;
 	pthread_testcancel();
-	if (length > LENGTH_MAX || !enter(&entry))
+	if (length > LENGTH_MAX || !enter_to_read(&entry))
 		return __pread64(number, buffer, length, offset);
 	ssize_t count = loaded_library()->read(number, lane_of_thread(), buffer, length, offset);
 	leave(&entry);
@@ -444,13 +461,16 @@ static void forget(int number)
 	if (value == 0 || value == PLACED || number < 0 || number >= NUMBERS)
 		return;
 	const struct polymux_direct *direct = loaded_library();
-	bool is_gone = true;
-	if ((value == WATCHED || value == LEASED) && direct != NULL && enter(&entry)) {
-		is_gone = direct->forget(number) == 0;
+	if ((value == WATCHED || value == LEASED) && direct != NULL) {
+		/* Otherwise the next read finds another file under the number. */
+		if (!enter(&entry))
+			return;
+		bool is_ours = direct->forget(number) == 0;
 		leave(&entry);
+		if (!is_ours)
+			return;
 	}
-	if (is_gone)
-		change_known(number, value, 0);
+	change_known(number, value, 0);
 }
 
 static void forget_range(unsigned int first, unsigned int last)
@@ -460,11 +480,17 @@ static void forget_range(unsigned int first, unsigned int last)
 		forget((int)number);
 }
 
-/* The number is open, but not the program's. */
+/* Whether a number is open, but not the program's; errno says so then. */
 static bool is_placed(int number)
 {
 	if (known_of(number) != PLACED)
 		return false;
+	int place = entry_of(number), error = errno;
+	if (place < 0 || !is_intact(place)) {
+		/* The program has closed it without being seen, and may have it now. */
+		errno = error;
+		return false;
+	}
 	errno = EBADF;
 	return true;
 }
@@ -485,7 +511,8 @@ EXPORT int fclose(FILE *stream)
 	return _IO_fclose(stream);
 }
 
-#define ATTEMPTS 10000
+#define ATTEMPTS 1000
+static const struct timespec moment = { 0, 20000 };
 
 /* A program that has raised its limit may want a number that a lease has: the leases are given back, and reads that go on by them waited for. */
 static bool free_number(int number)
@@ -499,7 +526,7 @@ static bool free_number(int number)
 	loaded_library()->give_back_all();
 	leave(&entry);
 	for (int attempt = 0; attempt < ATTEMPTS && known_of(number) == PLACED; attempt++)
-		sched_yield();
+		syscall(SYS_nanosleep, &moment, NULL);
 	return !is_placed(number);
 }
 

@@ -7,10 +7,16 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlmalloc::Dlmalloc;
+use rustix::thread::Timespec;
+
+use crate::quiet::Quiet;
 
 /// Attempts to get the lock before the thread that has it is given time.
 const SPINS: u32 = 100;
 const SLEEP_NS: i64 = 20_000;
+
+/// More than a call allocates.
+const RESERVE: usize = 128 << 10;
 
 pub struct Heap {
     heap: UnsafeCell<Dlmalloc>,
@@ -26,20 +32,33 @@ impl Heap {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+        // No handler may jump away with the lock.
+        let _quiet = Quiet::begin();
         let mut attempts = 0;
         while self.is_taken.swap(true, Ordering::Acquire) {
             attempts += 1;
             if attempts > SPINS {
                 // Sleeping lets a thread of a lower priority go on, too.
-                let pause = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
-                // SAFETY: the kernel reads the time, and writes nothing.
-                unsafe { libc::nanosleep(&raw const pause, std::ptr::null_mut()) };
+                let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: SLEEP_NS });
             }
         }
         // SAFETY: this thread has the lock.
         let outcome = work(unsafe { &mut *self.heap.get() });
         self.is_taken.store(false, Ordering::Release);
         outcome
+    }
+
+    /// Whether there is memory for a call into this library. Without it Rust would end the process.
+    pub fn has_reserve(&self) -> bool {
+        let layout = Layout::from_size_align(RESERVE, 16).expect("a power of two");
+        // SAFETY: the layout has a size, and what is allocated by it is freed by it.
+        unsafe {
+            let reserve = self.alloc(layout);
+            if !reserve.is_null() {
+                self.dealloc(reserve, layout);
+            }
+            !reserve.is_null()
+        }
     }
 
     /// Begins anew, in a child of a fork, of which no other thread is in this library.

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::thread::Timespec;
 
 use crate::{ALLOCATOR, files, interface};
 
@@ -16,6 +17,9 @@ const PAGE: usize = 4096;
 const CHILD: u32 = 0;
 const BEGINNING: u32 = 1;
 const STARTED: u32 = 2;
+
+/// Between looks at a thread that receives.
+const PAUSE_NS: i64 = 20_000;
 
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -50,7 +54,8 @@ fn begin(page: *mut c_void) {
 extern "C" fn before_fork() {
     FORKING.fetch_add(1, Ordering::SeqCst);
     while IS_RECEIVING.load(Ordering::SeqCst) {
-        std::thread::yield_now();
+        // Not by yielding: the other thread may have a lower priority.
+        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE_NS });
     }
 }
 

@@ -28,7 +28,7 @@ pub enum Answer {
 #[repr(C)]
 pub struct Preload {
     pub place: unsafe extern "C" fn(*mut RawFd, c_int) -> c_int,
-    pub close_placed: extern "C" fn(RawFd, bool),
+    pub close_placed: extern "C" fn(RawFd),
     pub close_all_placed: extern "C" fn(),
     pub take_reads: extern "C" fn(RawFd) -> u32,
     report: *const c_char,
@@ -83,6 +83,8 @@ unsafe extern "C" fn start(preload: *const Preload) {
     // SAFETY: the preloaded library passes its one constant, which is never unloaded while this one can be called.
     let preload = unsafe { &*preload };
     let _ = PRELOAD.set(preload);
+    // It would write to standard error, which is the program's.
+    std::panic::set_hook(Box::new(|_| {}));
     guarded((), || {
         report::start();
         forks::start();

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use polymux_client::{FileIdentity, Host};
 
@@ -39,12 +40,17 @@ impl Host for Unaware {
         // They were closed.
         descriptors.into_iter().for_each(std::mem::forget);
         let placed = numbers.into_iter().zip(identities);
-        Ok(placed.map(|(number, identity)| Placed { number, identity }).collect())
+        Ok(placed.map(|(number, identity)| Placed { number, identity, is_closed: AtomicBool::new(false) }).collect())
     }
 
     /// A program can close any number by a raw system call, and open something else under it.
     fn is_intact(descriptor: &Placed) -> bool {
-        descriptor.is_intact()
+        FileIdentity::of(descriptor.as_fd()).is_ok_and(|identity| identity == descriptor.identity)
+    }
+
+    /// A signal handler may have jumped out of a read, which then never ends.
+    fn release(descriptor: &Placed) {
+        descriptor.close();
     }
 }
 
@@ -53,25 +59,28 @@ impl Host for Unaware {
 pub struct Placed {
     number: RawFd,
     identity: FileIdentity,
+    is_closed: AtomicBool,
 }
 
 impl Placed {
-    fn is_intact(&self) -> bool {
-        FileIdentity::of(self.as_fd()).is_ok_and(|identity| identity == self.identity)
+    fn close(&self) {
+        if let Some(preload) = interface::preload()
+            && !self.is_closed.swap(true, Ordering::AcqRel)
+        {
+            (preload.close_placed)(self.number);
+        }
     }
 }
 
 impl AsFd for Placed {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open while this lives, except where the program closed what is not its own: that is looked at before it is read.
+        // SAFETY: it is handed on to the kernel in one call, which says if it is closed. That it may name something else is looked at before a read and after it.
         unsafe { BorrowedFd::borrow_raw(self.number) }
     }
 }
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        if let Some(preload) = interface::preload() {
-            (preload.close_placed)(self.number, self.is_intact());
-        }
+        self.close();
     }
 }

@@ -4,22 +4,24 @@ use std::os::fd::RawFd;
 
 use polymux_client::Way;
 
+use crate::ALLOCATOR;
 use crate::files::{self, Watched};
 use crate::forks;
 use crate::interface::Answer;
 
 /// Watches a number, for the report and for later requests.
 pub fn watch(number: RawFd) -> Answer {
-    if !forks::is_ready() || forks::is_borrowed() || files::watch(number).is_none() {
-        return Answer::Foreign;
+    // Without memory it is watched by the next request.
+    if !forks::is_ready() || forks::is_borrowed() || !ALLOCATOR.has_reserve() {
+        return Answer::NoLease;
     }
-    Answer::NoLease
+    if files::watch(number).is_some() { Answer::NoLease } else { Answer::Foreign }
 }
 
 /// Asks for a lease, if it is time for that.
 pub fn ask(number: RawFd) -> Answer {
     // Descriptors that a child opens which shares the memory are not in the table of its parent.
-    if !forks::is_ready() || forks::is_borrowed() {
+    if !forks::is_ready() || forks::is_borrowed() || !ALLOCATOR.has_reserve() {
         return Answer::NoLease;
     }
     let Some(watched) = files::get(number).or_else(|| files::watch(number)) else { return Answer::Foreign };

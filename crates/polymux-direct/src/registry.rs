@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use polymux_client::{Report, Way};
 
 use crate::files::Watched;
-use crate::{interface, report};
+use crate::{ALLOCATOR, interface, report};
 
 /// Files of which a report is kept after they were closed; those after them are added up.
 const REPORTS_MAX: usize = 1000;
@@ -81,7 +81,7 @@ impl Registry {
         count_reads(number, watched);
         let report = watched.reader.restart();
         self.free.push(watched);
-        if let Some(path) = path {
+        if let Some(path) = path.filter(|_| ALLOCATOR.has_reserve()) {
             self.note_closed(path, &report);
         }
     }

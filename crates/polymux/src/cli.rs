@@ -192,7 +192,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<PathBuf>,
     /// Program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }
 
