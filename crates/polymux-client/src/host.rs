@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-/// What a reader has to know of its program.
+/// The ways of its program, as a reader has to know them.
 pub trait Host: 'static {
     /// Whether the program knows nothing of leases, and may close the number of a file and open another one under it at any moment. Each read past the mount looks first whether
     /// it still is the file of the lease. Holes are left to the kernel, because the buffer may be at an address that is none. Reads wait for no lock: they may

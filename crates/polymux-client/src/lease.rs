@@ -65,7 +65,7 @@ pub(crate) struct Lease<H: Host> {
     connection: H::Descriptor,
 }
 
-/// What a daemon gives, mapped and in the places where it stays.
+/// The parts of a lease, mapped and in the places where they stay.
 struct Received<H: Host> {
     map: LeasedMap,
     life: Life,

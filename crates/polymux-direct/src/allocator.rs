@@ -1,6 +1,6 @@
 //! Memory apart from the program's, which may be inside its own allocator when a signal handler reads.
 //!
-//! A child of a fork begins with an empty heap: in that of its parent another thread may have been at work. What it has from the parent is never freed (`forks`).
+//! A child of a fork begins with an empty heap: in that of its parent another thread may have been at work. Memory of the parent is never freed (`forks`).
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -51,7 +51,7 @@ impl Heap {
     /// Whether there is memory for a call into this library. Without it Rust would end the process.
     pub fn has_reserve(&self) -> bool {
         let layout = Layout::from_size_align(RESERVE, 16).expect("a power of two");
-        // SAFETY: the layout has a size, and what is allocated by it is freed by it.
+        // SAFETY: the layout has a size, and memory is freed by the layout that it was allocated by.
         unsafe {
             let reserve = self.alloc(layout);
             if !reserve.is_null() {

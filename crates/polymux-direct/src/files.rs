@@ -57,7 +57,7 @@ pub fn watch(number: RawFd) -> Option<&'static Watched> {
     if !place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
         registry.forget(number);
     }
-    // Reads past the page cache stay what they were asked to be.
+    // Reads that are to bypass the page cache go on doing so.
     if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::PATH | OFlags::DIRECT) {
         return None;
     }
@@ -90,7 +90,7 @@ pub fn give_back_all() {
     registry::lock().watched().for_each(|watched| watched.reader.give_back());
 }
 
-/// In a child of a fork: nothing is watched. What the parent had stays untouched where it is.
+/// In a child of a fork: nothing is watched. Entries of the parent stay untouched where they are.
 pub fn abandon_all() {
     FILES.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()).for_each(|place| {
         place.store(std::ptr::null_mut(), Ordering::Relaxed);

@@ -119,7 +119,7 @@ pub fn is_ready() -> bool {
     }
 }
 
-/// Whether this process shares the memory of the one that is served: descriptors that it closes or opens are its own, and what it would note is not.
+/// Whether this process shares the memory of the one that is served: descriptors that it closes or opens are its own, but notes about them would be the other process's.
 pub fn is_borrowed() -> bool {
     PROCESS.load(Ordering::Relaxed) != process()
 }

@@ -1,4 +1,4 @@
-//! What this library and the preloaded one call in one another: `preload/direct.h` in Rust.
+//! Functions that this library and the preloaded one call in one another: `preload/direct.h` in Rust.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::RawFd;
@@ -10,7 +10,7 @@ use crate::{files, forks, reads, report};
 
 const VERSION: u32 = 1;
 
-/// What the preloaded library has to do, instead of a number of bytes.
+/// Answers to the preloaded library, instead of a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Answer {

@@ -1,4 +1,4 @@
-//! All watched files, for what concerns more than one of them.
+//! All watched files: their entries, and their reports.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -46,7 +46,7 @@ pub fn lock() -> MutexGuard<'static, Registry> {
             }
         };
     }
-    // SAFETY: what was put there lives for ever.
+    // SAFETY: each registry lives for ever.
     let registry = unsafe { &*registry };
     registry.lock().unwrap_or_else(PoisonError::into_inner)
 }

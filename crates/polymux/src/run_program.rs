@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::cli::RunArguments;
 
 const PRELOADED: &str = "libpolymux_preload.so";
-/// What the preloaded library loads when it is needed, from its own directory.
+/// Loaded by the preloaded library when it is needed, from its own directory.
 const LOADED: &str = "libpolymux_direct.so";
 /// As `ld.so(8)` and the libraries know them.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";

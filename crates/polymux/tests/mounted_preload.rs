@@ -1,4 +1,4 @@
-//! Programs that know nothing of leases and read past the mount all the same (docs/design/0047): each does and says what it does on a native file system.
+//! Programs that know nothing of leases and read past the mount all the same (docs/design/0047): each does and says the same as on a native file system.
 
 #[path = "leases/asking.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

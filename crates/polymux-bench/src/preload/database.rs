@@ -126,7 +126,7 @@ pub(super) fn measure(
     Ok(section)
 }
 
-/// What the library says of one more turn from memory that nothing is in.
+/// The library's report on one more turn from memory.
 fn how_it_was_read(databases: &Databases) -> Result<String> {
     let report = databases.mounted.with_file_name("report");
     let mut command = databases.command(LIBRARY, "readrandom");

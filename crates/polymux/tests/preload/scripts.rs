@@ -1,4 +1,4 @@
-//! Scripts that read files as people's scripts do. What they print must be the same on a volume under the library.
+//! Scripts that read files as people's scripts do. They must print the same on a volume under the library.
 
 /// Before each script in Python: `warm` reads slowly enough that the file gets a lease.
 pub const PYTHON_PRELUDE: &str = r#"
@@ -180,7 +180,7 @@ os.remove("base")
     ),
 ];
 
-/// The same in shell.
+/// Scripts in shell: name and text.
 pub const SHELL: &[(&str, &str)] = &[
     (
         "copies_are_equal",

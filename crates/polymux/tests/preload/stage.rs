@@ -47,7 +47,7 @@ fn fill(directory: &Path) {
 impl Stage {
     pub fn start() -> Option<Self> {
         let mut volume = TestVolume::create_with_options(&Plan::anywhere(), "leases = \"on\"\nmovers = 1")?;
-        // What is read must stay on two tiers.
+        // Files that are read must stay on two tiers.
         volume.set_policy("static");
         volume.mount();
         let (native, installed) = (volume.outside().join("native"), volume.outside().join("installed"));
@@ -120,7 +120,7 @@ impl Stage {
         run_within(Command::new(program).args(arguments).current_dir(&self.native), DEADLINE)
     }
 
-    /// Runs it on the volume under the library; and what the library reports.
+    /// Runs it on the volume under the library, whose report comes with it.
     pub fn run_past_the_mount(&self, program: &Path, arguments: &[&str]) -> (Finished, String) {
         let report = self.installed.join("report");
         let _ = fs::remove_file(&report);
