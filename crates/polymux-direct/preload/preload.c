@@ -15,6 +15,7 @@
 #endif
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -24,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -62,9 +62,7 @@ struct root {
 	uint32_t device_major, device_minor;
 };
 
-static struct {
-	struct root root;
-} beginning __attribute__((section(".data"))) = { { 0, 0, 0, 0 } };
+static struct root root_at_beginning __attribute__((section(".data"))) = { 0, 0, 0, 0 };
 
 /* POLYMUX_REPORT, if a report is wanted. The program may change its environment, and write over the place where it was. */
 static char report[4096];
@@ -99,7 +97,7 @@ static __attribute__((constructor)) void begin(int count, char **arguments, char
 	static const char name[] = "POLYMUX_REPORT=";
 	(void)count;
 	(void)arguments;
-	beginning.root = root_of_process();
+	root_at_beginning = root_of_process();
 	for (char **one = environment; *one != NULL; one++) {
 		size_t same = 0;
 		while (same < sizeof(name) - 1 && (*one)[same] == name[same])
@@ -224,7 +222,7 @@ static const struct polymux_direct *open_library(void)
 		return NULL;
 	/* A process that has another root by now finds other files by the same names. */
 	struct root root = root_of_process();
-	if (root.inode == 0 || memcmp(&root, &beginning.root, sizeof(root)) != 0)
+	if (root.inode == 0 || memcmp(&root, &root_at_beginning, sizeof(root)) != 0)
 		return NULL;
 	size_t length = (size_t)(strrchr(info.dli_fname, '/') - info.dli_fname) + 1;
 	if (length + sizeof(name) > sizeof(path))

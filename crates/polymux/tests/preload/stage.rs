@@ -1,19 +1,24 @@
 //! A native directory and a volume with the same files, and programs that run on both.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
 use crate::asking::{granted, migrate};
 use crate::mounted::native::text;
-use crate::mounted::{Finished, Plan, Random, TestVolume, run_within, succeed, tree};
+use crate::mounted::{Finished, Plan, Random, TestVolume, run_within, succeed};
 
 const MIB: usize = 1 << 20;
 /// Files on two tiers, which get leases.
 const SPLIT: [&str; 3] = ["table", "other", "sparse"];
+/// Open files of a process.
+const OPEN_MAX: u64 = 1024;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Both directories, and the libraries as `make install-preload` lays them out.
@@ -22,6 +27,13 @@ pub struct Stage {
     native: PathBuf,
     /// `bin` and `lib/polymux` below it.
     installed: PathBuf,
+}
+
+/// As many open files as programs commonly may have, so that the limit can be raised for leases wherever this runs.
+fn lower_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.current.map_or(Some(OPEN_MAX), |current| Some(current.min(OPEN_MAX)));
+    setrlimit(Resource::Nofile, limit).expect("a limit can be lowered");
 }
 
 /// Writes the files of `cases.h` into a directory, in the place of all others there.
@@ -46,6 +58,7 @@ fn fill(directory: &Path) {
 
 impl Stage {
     pub fn start() -> Option<Self> {
+        lower_limit();
         let mut volume = TestVolume::create_with_options(&Plan::anywhere(), "leases = \"on\"\nmovers = 1")?;
         // Files that are read must stay on two tiers.
         volume.set_policy("static");
@@ -137,7 +150,7 @@ impl Stage {
         let (found, report) = self.run_past_the_mount(program, arguments);
         let of = |finished: &Finished| format!("{}\n{}", finished.text(), finished.status);
         assert_eq!(of(&found), of(&expected), "{name}: past the mount (left) and natively; {report}");
-        let [found, expected] = [&self.mounted(), &self.native].map(|directory| tree::snapshot(directory));
+        let [found, expected] = [&self.mounted(), &self.native].map(|directory| tree_of(directory));
         assert!(found == expected, "{name}: {}", differences(&found, &expected));
         report
     }
@@ -148,17 +161,51 @@ impl Stage {
     }
 
     pub fn tree(&self) -> Tree {
-        tree::snapshot(&self.native)
+        tree_of(&self.native)
     }
 }
 
-pub type Tree = std::collections::BTreeMap<PathBuf, tree::Entry>;
+/// One file of a tree: its mode, its names and its bytes. Bytes are compared as they are, because sums of them take long in a program that is not optimised.
+#[derive(PartialEq, Eq)]
+pub struct Entry {
+    mode: u32,
+    links: u64,
+    content: Vec<u8>,
+}
+
+/// All files below a directory, by name; directories among them have no bytes.
+pub type Tree = BTreeMap<PathBuf, Entry>;
+
+fn tree_of(root: &Path) -> Tree {
+    let (mut tree, mut directories) = (Tree::new(), vec![root.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("it can be listed") {
+            let path = entry.expect("it can be listed").path();
+            let facts = path.symlink_metadata().expect("a listed file has attributes");
+            let is_directory = facts.is_dir();
+            let content = if facts.is_file() { fs::read(&path).expect("it can be read") } else { Vec::new() };
+            // The links of directories differ between file systems.
+            let links = if is_directory { 1 } else { facts.nlink() };
+            let name = path.strip_prefix(root).expect("it lies below").to_owned();
+            tree.insert(name, Entry { mode: facts.mode(), links, content });
+            if is_directory {
+                directories.push(path);
+            }
+        }
+    }
+    tree
+}
 
 fn differences(found: &Tree, expected: &Tree) -> String {
     let names = found.keys().chain(expected.keys().filter(|name| !found.contains_key(*name)));
     let differing = names.filter(|name| found.get(*name) != expected.get(*name));
-    let lines = differing
-        .map(|name| format!("{}: {:?} and natively {:?}", name.display(), found.get(name), expected.get(name)));
+    let describe = |entry: Option<&Entry>| match entry {
+        Some(entry) => format!("mode {:o}, {} names, {} bytes", entry.mode, entry.links, entry.content.len()),
+        None => "missing".to_owned(),
+    };
+    let lines = differing.map(|name| {
+        format!("{}: {}, natively {}", name.display(), describe(found.get(name)), describe(expected.get(name)))
+    });
     lines.collect::<Vec<_>>().join("\n")
 }
 
