@@ -3,20 +3,23 @@
 //! Method:
 //! * Sides take turns in pairs, and which one begins changes each time. A ratio is the estimate of the median of pairs, with its 95 % interval (Wilcoxon).
 //! * A process that reads nothing of a volume: starts of `true`, and a build of small C files with two jobs.
+//! * Programs that change files: `tar`, `git`, `make` and Redis, which syncs each request.
 //! * RocksDB's own `db_bench` reads keys at random, of a database whose tables lie on two tiers; from memory, and after all of it was evicted. Without `db_bench` that part is
 //!   left out, and says so.
 
 mod builds;
 mod database;
+mod programs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::leases::Io;
+use crate::leases::volume::MountedVolume;
 use crate::machine;
 use crate::report::{Cell, Report, Section};
 use crate::scratch::Scratch;
@@ -48,6 +51,20 @@ pub struct PreloadArguments {
     /// Keys that each of two threads reads in one turn.
     #[arg(long, default_value_t = 100_000)]
     pub reads: u64,
+    /// Only one part.
+    #[arg(long, value_enum)]
+    pub only: Option<Part>,
+}
+
+/// Parts of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Processes that read nothing of a volume.
+    Bystanders,
+    /// Programs that change files of a volume.
+    Programs,
+    /// RocksDB.
+    Database,
 }
 
 /// Has a program run under the library.
@@ -123,7 +140,16 @@ pub fn run(arguments: &PreloadArguments) -> Result<()> {
     let library = program.with_file_name(LIBRARY).canonicalize().with_context(|| format!("{LIBRARY} is not built"))?;
     let mut report = Report::new("preload", arguments.place.form());
     report.add(machine::describe(scratch.path())?);
-    report.add(bystanders(&scratch, &library, arguments)?);
-    report.add(database::measure(&scratch, &program, &library, arguments)?);
+    if arguments.only.is_none_or(|part| part == Part::Bystanders) {
+        report.add(bystanders(&scratch, &library, arguments)?);
+    }
+    let volume = MountedVolume::mount(&program, &scratch, arguments.io)?;
+    if arguments.only.is_none_or(|part| part == Part::Programs) {
+        report.add(programs::measure(&scratch, &volume, &library, arguments)?);
+    }
+    if arguments.only.is_none_or(|part| part == Part::Database) {
+        report.add(database::measure(&scratch, &volume, &library, arguments)?);
+    }
+    volume.unmount()?;
     report.finish()
 }

@@ -86,7 +86,7 @@ fn split_tables(volume: &MountedVolume, directory: &PathBuf) -> Result<()> {
 /// Measures reads of keys.
 pub(super) fn measure(
     scratch: &Scratch,
-    program: &Path,
+    volume: &MountedVolume,
     library: &Path,
     arguments: &PreloadArguments,
 ) -> Result<Section> {
@@ -97,7 +97,6 @@ pub(super) fn measure(
         section.note(format!("skipped: there is no {PROGRAM} here"));
         return Ok(section);
     }
-    let volume = MountedVolume::mount(program, scratch, arguments.io)?;
     let databases = Databases {
         native: scratch.directory("native-base")?,
         mounted: volume.mount_point().join("base"),
@@ -106,9 +105,9 @@ pub(super) fn measure(
         reads: arguments.reads,
     };
     [NATIVE, MOUNT].into_iter().try_for_each(|side| databases.fill(side))?;
-    split_tables(&volume, &databases.mounted)?;
+    split_tables(volume, &databases.mounted)?;
     let cold = in_turns::<SIDES>(arguments.pairs, |side| {
-        databases.evict(&volume)?;
+        databases.evict(volume)?;
         databases.read(side)
     })?;
     in_turns::<SIDES>(WARM_UP, |side| databases.read(side))?;
@@ -122,7 +121,6 @@ pub(super) fn measure(
         section.row(row);
     }
     section.note(how_it_was_read(&databases)?);
-    volume.unmount()?;
     Ok(section)
 }
 
