@@ -100,10 +100,30 @@ fn ratio(ours: &[f64], others: &[f64]) -> Cell {
     format!("{middle:.3} ({low:.3} to {high:.3})").into()
 }
 
+/// Whether a program is here. A part that needs one that is not says so.
+fn is_installed(program: &str, section: &mut Section) -> bool {
+    let mut command = Command::new(program);
+    let is_there = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !is_there {
+        section.note(format!("skipped: there is no {program} here"));
+    }
+    is_there
+}
+
+/// Columns of a table of programs without the library and with it.
+fn pair_columns(first: &'static str) -> [&'static str; 4] {
+    [first, "without s", "with s", "with to without"]
+}
+
+fn pair_row(name: &str, [without, with]: &[Vec<f64>; 2]) -> Vec<Cell> {
+    let median = |times: &[f64]| Cell::Number(Spread::of(times).median, 3);
+    vec![name.into(), median(without), median(with), ratio(with, without)]
+}
+
 /// Processes that read nothing of a volume.
 fn bystanders(scratch: &Scratch, library: &Path, arguments: &PreloadArguments) -> Result<Section> {
-    let columns = ["what", "without s", "with s", "with to without"];
-    let mut section = Section::new("Processes that read nothing of a volume, without and with the library", &columns);
+    let title = "Processes that read nothing of a volume, without and with the library";
+    let mut section = Section::new(title, &pair_columns("what"));
     let project = builds::make_project(&scratch.directory("project")?)?;
     let starts = format!("n=0; while [ $n -lt {} ]; do /bin/true; n=$((n+1)); done", arguments.starts);
     let run = |place: usize, mut command: Command| {
@@ -118,11 +138,8 @@ fn bystanders(scratch: &Scratch, library: &Path, arguments: &PreloadArguments) -
         run(place, command)
     })?;
     let of_builds = in_turns::<2>(arguments.pairs, |place| run(place, builds::build(&project)?))?;
-    let names = [format!("{} starts of /bin/true", arguments.starts), "make -j2 of a C project".to_owned()];
-    for (name, [without, with]) in names.into_iter().zip([of_starts, of_builds]) {
-        let median = |times: &[f64]| Cell::Number(Spread::of(times).median, 3);
-        section.row(vec![name.into(), median(&without), median(&with), ratio(&with, &without)]);
-    }
+    section.row(pair_row(&format!("{} starts of /bin/true", arguments.starts), &of_starts));
+    section.row(pair_row("make -j2 of a C project", &of_builds));
     Ok(section)
 }
 

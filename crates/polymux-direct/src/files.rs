@@ -14,8 +14,8 @@ use crate::numbers::Unaware;
 use crate::quiet::Quiet;
 use crate::registry::{self, Registry};
 
-/// Numbers from here on are not watched; as in `preload/preload.c`.
-pub const NUMBERS: usize = 65536;
+/// Numbers from here on are not watched; as in `preload/numbers.h`.
+const NUMBERS: usize = 65536;
 
 static FILES: [AtomicPtr<Watched>; NUMBERS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NUMBERS];
 
@@ -37,7 +37,7 @@ fn place_of(number: RawFd) -> Option<&'static AtomicPtr<Watched>> {
 /// The number as a descriptor for the time of a call.
 pub fn borrow(number: RawFd) -> BorrowedFd<'static> {
     // SAFETY: it is handed on to the kernel in this call only, and closed by nothing here. The program may close it meanwhile: the kernel then says so, and that it
-    // may name another file is expected everywhere (`Descriptors::OfProgram`).
+    // may name another file is expected everywhere (`Host::IS_UNAWARE`).
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
@@ -48,15 +48,20 @@ pub fn get(number: RawFd) -> Option<&'static Watched> {
     unsafe { watched.as_ref() }
 }
 
+/// Ends the watch of a number, if it is watched.
+fn take_out(place: &AtomicPtr<Watched>, number: RawFd, registry: &mut Registry) {
+    if !place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
+        registry.forget(number);
+    }
+}
+
 /// Watches a file from now on, whatever the number named before; `None` where it can never have a lease.
 pub fn watch(number: RawFd) -> Option<&'static Watched> {
     let place = place_of(number)?;
     let flags = rustix::fs::fcntl_getfl(borrow(number)).ok()?;
     let _quiet = Quiet::begin();
     let mut registry = registry::lock();
-    if !place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
-        registry.forget(number);
-    }
+    take_out(place, number, &mut registry);
     // Reads that are to bypass the page cache go on doing so.
     if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::PATH | OFlags::DIRECT) {
         return None;
@@ -69,21 +74,18 @@ pub fn watch(number: RawFd) -> Option<&'static Watched> {
 /// The number is about to be closed, or names another file. Returns whether that is for this process to note.
 pub fn forget(number: RawFd) -> bool {
     // A child that shares the memory closes its own copy.
-    if !forks::is_ready() || forks::is_borrowed() {
+    if !forks::may_change() {
         return false;
     }
     let Some(place) = place_of(number) else { return true };
     let _quiet = Quiet::begin();
-    let mut registry = registry::lock();
-    if !place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
-        registry.forget(number);
-    }
+    take_out(place, number, &mut registry::lock());
     true
 }
 
 /// Gives all leases back; the files stay watched.
 pub fn give_back_all() {
-    if !forks::is_ready() || forks::is_borrowed() {
+    if !forks::may_change() {
         return;
     }
     let _quiet = Quiet::begin();

@@ -119,7 +119,8 @@ pub fn is_ready() -> bool {
     }
 }
 
-/// Whether this process shares the memory of the one that is served: descriptors that it closes or opens are its own, but notes about them would be the other process's.
-pub fn is_borrowed() -> bool {
-    PROCESS.load(Ordering::Relaxed) != process()
+/// Whether this process may be served and may change its notes about descriptors. One that shares the memory of the process that is served may not: descriptors that it closes or opens are
+/// its own, but notes about them would be the other process's.
+pub fn may_change() -> bool {
+    is_ready() && PROCESS.load(Ordering::Relaxed) == process()
 }

@@ -12,7 +12,7 @@ use crate::interface::Answer;
 /// Watches a number, for the report and for later requests.
 pub fn watch(number: RawFd) -> Answer {
     // Without memory it is watched by the next request.
-    if !forks::is_ready() || forks::is_borrowed() || !ALLOCATOR.has_reserve() {
+    if !forks::may_change() || !ALLOCATOR.has_reserve() {
         return Answer::NoLease;
     }
     if files::watch(number).is_some() { Answer::NoLease } else { Answer::Foreign }
@@ -21,7 +21,7 @@ pub fn watch(number: RawFd) -> Answer {
 /// Asks for a lease, if it is time for that.
 pub fn ask(number: RawFd) -> Answer {
     // Descriptors that a child opens which shares the memory are not in the table of its parent.
-    if !forks::is_ready() || forks::is_borrowed() || !ALLOCATOR.has_reserve() {
+    if !forks::may_change() || !ALLOCATOR.has_reserve() {
         return Answer::NoLease;
     }
     let Some(watched) = files::get(number).or_else(|| files::watch(number)) else { return Answer::Foreign };

@@ -44,7 +44,7 @@ extern "C" fn at_exit() {
 static AT_EXIT: extern "C" fn() = at_exit;
 
 fn print() {
-    let Some(wanted) = wanted().filter(|_| forks::is_ready() && !forks::is_borrowed()) else { return };
+    let Some(wanted) = wanted().filter(|_| forks::may_change()) else { return };
     let _quiet = Quiet::begin();
     let text = text();
     // A reader that went away is none of the program's business.

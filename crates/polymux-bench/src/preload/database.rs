@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::fs::Advice;
 
-use super::{PreloadArguments, in_turns, preload, ratio};
+use super::{PreloadArguments, in_turns, is_installed, preload, ratio, seconds_of};
 use crate::leases::volume::MountedVolume;
 use crate::report::{Cell, Section};
 use crate::scratch::Scratch;
@@ -49,11 +49,17 @@ impl Databases {
         Ok(())
     }
 
-    /// Microseconds of a read, by two threads.
-    fn read(&self, side: usize) -> Result<f64> {
+    /// Reads by two threads.
+    fn reading(&self, side: usize) -> Command {
         let mut command = self.command(side, "readrandom");
         command.args(["--use_existing_db=1", "--threads=2"]).arg(format!("--reads={}", self.reads));
-        let output = command.stderr(Stdio::null()).output()?;
+        command.stderr(Stdio::null());
+        command
+    }
+
+    /// Microseconds of a read.
+    fn read(&self, side: usize) -> Result<f64> {
+        let output = self.reading(side).output()?;
         ensure!(output.status.success(), "{PROGRAM} cannot read: {}", output.status);
         let rate = figure_of("readrandom", "ops/sec", &String::from_utf8_lossy(&output.stdout))?;
         Ok(1e6 / rate)
@@ -93,8 +99,7 @@ pub(super) fn measure(
     let columns =
         ["reads", "native us", "mount us", "library us", "library to mount", "library to native", "mount to native"];
     let mut section = Section::new("db_bench readrandom of RocksDB, two threads, tables on two tiers", &columns);
-    if Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        section.note(format!("skipped: there is no {PROGRAM} here"));
+    if !is_installed(PROGRAM, &mut section) {
         return Ok(section);
     }
     let databases = Databases {
@@ -127,10 +132,7 @@ pub(super) fn measure(
 /// The library's report on one more turn from memory.
 fn how_it_was_read(databases: &Databases) -> Result<String> {
     let report = databases.mounted.with_file_name("report");
-    let mut command = databases.command(LIBRARY, "readrandom");
-    command.args(["--use_existing_db=1", "--threads=2"]).arg(format!("--reads={}", databases.reads));
-    let status = command.env("POLYMUX_REPORT", &report).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    ensure!(status.success(), "{PROGRAM}: {status}");
+    seconds_of(databases.reading(LIBRARY).env("POLYMUX_REPORT", &report))?;
     let text = fs::read_to_string(&report).context("the library wrote no report")?;
     let line = text.lines().next().unwrap_or("no file was read past the mount");
     Ok(line.rsplit('/').next().unwrap_or(line).to_owned())

@@ -7,11 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{PreloadArguments, builds, in_turns, preload, ratio, seconds_of};
+use super::{PreloadArguments, builds, in_turns, is_installed, pair_columns, pair_row, preload, seconds_of};
 use crate::leases::volume::MountedVolume;
-use crate::report::{Cell, Section};
+use crate::report::Section;
 use crate::scratch::Scratch;
-use crate::statistics::Spread;
 
 /// Files and bytes of the tree that is packed, unpacked and cloned.
 const TREE_FILES: usize = 600;
@@ -137,8 +136,8 @@ pub(super) fn measure(
     library: &Path,
     arguments: &PreloadArguments,
 ) -> Result<Section> {
-    let columns = ["program", "without s", "with s", "with to without"];
-    let mut section = Section::new("Programs that change files of a volume, without and with the library", &columns);
+    let title = "Programs that change files of a volume, without and with the library";
+    let mut section = Section::new(title, &pair_columns("program"));
     let [repository, archive] = make_sources(scratch)?;
     let stage = Stage { mounted: volume.mount_point().to_owned(), archive, repository, library: library.to_owned() };
     type Measure = fn(&Stage, usize) -> Result<f64>;
@@ -150,13 +149,10 @@ pub(super) fn measure(
         ("redis-server", "redis-benchmark, appendfsync always", Stage::redis),
     ];
     for (program, name, measure) in programs {
-        if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-            section.note(format!("skipped: there is no {program} here"));
-            continue;
+        if is_installed(program, &mut section) {
+            let times = in_turns(arguments.pairs, |place| measure(&stage, place))?;
+            section.row(pair_row(name, &times));
         }
-        let [without, with] = in_turns::<2>(arguments.pairs, |place| measure(&stage, place))?;
-        let median = |times: &[f64]| Cell::Number(Spread::of(times).median, 3);
-        section.row(vec![name.into(), median(&without), median(&with), ratio(&with, &without)]);
     }
     Ok(section)
 }

@@ -27,6 +27,13 @@ int open_read(const char *name)
 	return number;
 }
 
+int open_write(const char *name)
+{
+	int number = open(name, O_RDWR);
+	require(number >= 0, name);
+	return number;
+}
+
 void warm(int number)
 {
 	char block[4096];
@@ -35,6 +42,20 @@ void warm(int number)
 		posix_fadvise(number, 0, 0, POSIX_FADV_DONTNEED);
 		(void)!pread(number, block, sizeof(block), place * 37 % 1024 * 4096);
 	}
+}
+
+int warmed(const char *name)
+{
+	int number = open_read(name);
+	warm(number);
+	return number;
+}
+
+int warm_file(const char *name)
+{
+	int number = warmed(name);
+	show_all(name, number);
+	return number;
 }
 
 uint64_t sum_of(const void *bytes, size_t length)

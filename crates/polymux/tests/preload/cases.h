@@ -48,8 +48,14 @@ void say(const char *what, long count);
 void require(bool condition, const char *what);
 /* Opens a file of the directory to be read. */
 int open_read(const char *name);
+/* Opens one to be read and written. */
+int open_write(const char *name);
 /* Reads at some places, slowly enough that the file gets a lease if it can have one. Prints nothing. */
 void warm(int number);
+/* Opens a file to be read, and does so. */
+int warmed(const char *name);
+/* The same, and shows all of it. */
+int warm_file(const char *name);
 /* A sum of bytes, by which contents are compared. */
 uint64_t sum_of(const void *bytes, size_t length);
 /* Reads with pread(2) and prints the number of bytes, errno if it is negative, and the sum of the bytes. */

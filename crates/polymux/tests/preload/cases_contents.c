@@ -11,20 +11,6 @@
 ssize_t __pread_chk(int number, void *buffer, size_t length, off_t offset, size_t capacity);
 ssize_t __pread64_chk(int number, void *buffer, size_t length, off_t offset, size_t capacity);
 
-static int warmed(const char *name)
-{
-	int number = open_read(name);
-	warm(number);
-	return number;
-}
-
-static int open_write(const char *name)
-{
-	int number = open(name, O_RDWR);
-	require(number >= 0, name);
-	return number;
-}
-
 /* Reads into a buffer that may be bad, which no compiler may see. */
 static void try_read(const char *what, int number, void *buffer, size_t length, off_t offset)
 {

@@ -38,14 +38,6 @@ static void raw_close_and_open_another(void)
 	show_all("other", (int)other);
 }
 
-static int warm_file(const char *name)
-{
-	int number = open_read(name);
-	warm(number);
-	show_all(name, number);
-	return number;
-}
-
 /* More reads than it takes to be looked at, and the answer to the last one. */
 static void read_often(const char *what, int number)
 {

@@ -2,14 +2,6 @@
 #include <spawn.h>
 #include <stdatomic.h>
 
-static int warm_file(const char *name)
-{
-	int number = open_read(name);
-	warm(number);
-	show_all(name, number);
-	return number;
-}
-
 /* What a child of fork(2) does with a number; it ends without handlers of exit(3). */
 static void in_child(const char *what, void (*run)(int), int number)
 {

@@ -16,20 +16,6 @@
 
 typedef void *(*thread_function)(void *);
 
-static int warmed(const char *name)
-{
-	int number = open_read(name);
-	warm(number);
-	return number;
-}
-
-static int open_write(const char *name)
-{
-	int number = open(name, O_RDWR);
-	require(number >= 0, name);
-	return number;
-}
-
 /* What a file has, not read in the way that is looked at here. */
 static char *contents_of(const char *name)
 {
