@@ -1,18 +1,21 @@
-//! An open file that is read past the mount where that is possible.
+//! An open file that is read and overwritten past the mount where that is possible.
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::host::Linked;
 use crate::reader::{LANES, Reader};
 use crate::report::{Report, Way};
 
-/// Reads through the kernel before a lease is asked for, the first time and after each end of one.
-const READS_BEFORE: u64 = 16;
+/// Calls through the kernel before a lease is asked for, the first time and after each end of one.
+const CALLS_BEFORE: u64 = 16;
 
 thread_local! {
     /// The lane of this thread, in each file.
@@ -27,6 +30,19 @@ thread_local! {
 pub struct File {
     kernel: fs::File,
     reader: Reader<Linked>,
+    /// The file once more, past the page cache; `None` where it cannot be opened.
+    past_pages: OnceLock<Option<fs::File>>,
+}
+
+fn lane() -> usize {
+    LANE.with(|lane| *lane)
+}
+
+/// Opens a file once more with the access that it has, past the page cache.
+fn open_past_pages(file: &fs::File) -> io::Result<fs::File> {
+    let access = rustix::fs::fcntl_getfl(file)? & OFlags::RWMODE;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 impl File {
@@ -36,6 +52,14 @@ impl File {
     /// As [`std::fs::File::open`].
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::from(fs::File::open(path)?))
+    }
+
+    /// Opens a file to be read and written.
+    ///
+    /// # Errors
+    /// As [`std::fs::OpenOptions::open`].
+    pub fn open_to_change(path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self::from(fs::OpenOptions::new().read(true).write(true).open(path)?))
     }
 
     /// The open file as the kernel has it: everything else is done with it.
@@ -53,13 +77,52 @@ impl File {
         if buffer.is_empty() {
             return Ok(0);
         }
-        let way = match self.reader.read_past_mount(self.kernel.as_fd(), LANE.with(|lane| *lane), buffer, offset) {
+        let kernel = self.kernel.as_fd();
+        let mut way = match self.reader.read_past_mount(kernel, lane(), buffer, offset) {
             Ok(()) => return Ok(buffer.len()),
-            Err(Way::NoLeaseYet) => self.reader.consider_asking(self.kernel.as_fd()),
+            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel),
             Err(way) => way,
         };
-        self.reader.note(way, 1);
-        self.kernel.read_at(buffer, offset)
+        if way == Way::Directly {
+            match self.reader.read_past_mount(kernel, lane(), buffer, offset) {
+                Ok(()) => return Ok(buffer.len()),
+                Err(other) => way = other,
+            }
+        }
+        self.reader.note_reads(way, 1);
+        self.for_calls().read_at(buffer, offset)
+    }
+
+    /// The description for calls through the kernel.
+    fn for_calls(&self) -> &fs::File {
+        if !self.reader.keeps_pages_away() {
+            return &self.kernel;
+        }
+        self.past_pages.get_or_init(|| open_past_pages(&self.kernel).ok()).as_ref().unwrap_or(&self.kernel)
+    }
+
+    /// Writes at an offset; the position of the open file stays. Returns the number of bytes, as `pwrite(2)` does.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        if data.is_empty() {
+            return self.kernel.write_at(data, offset);
+        }
+        let kernel = self.kernel.as_fd();
+        let mut way = match self.reader.write_past_mount(kernel, lane(), data, offset) {
+            Ok(()) => return Ok(data.len()),
+            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel),
+            Err(way) => way,
+        };
+        if way == Way::Directly {
+            match self.reader.write_past_mount(kernel, lane(), data, offset) {
+                Ok(()) => return Ok(data.len()),
+                Err(other) => way = other,
+            }
+        }
+        self.reader.note_write(way);
+        self.for_calls().write_at(data, offset)
     }
 
     /// How the reads were served so far.
@@ -70,9 +133,9 @@ impl File {
 }
 
 impl From<fs::File> for File {
-    /// Takes an open file over. One that may be written is read through the kernel.
+    /// Takes an open file over. It must not be made to append, or to bypass the page cache, afterwards (`fcntl(2)`).
     fn from(kernel: fs::File) -> Self {
-        Self { kernel, reader: Reader::new(READS_BEFORE) }
+        Self { kernel, reader: Reader::new(CALLS_BEFORE), past_pages: OnceLock::new() }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use polymux_lease::message::{Granted, Visit};
-use polymux_lease::{LeasedMap, Life, ReadCounts, command, message};
+use polymux_lease::{Changes, LeasedMap, Life, UseCounts, Written, command, message};
 use polymux_types::{LeaseRefusal, LeaseTicket, MapRun};
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -37,7 +37,7 @@ fn may_be_of_a_volume(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(is_file && u64::try_from(rustix::fs::fstatfs(file)?.f_type) == Ok(FUSE_MAGIC))
 }
 
-/// An object, opened to be read.
+/// An object, opened with the access that the file has.
 struct Object<H: Host> {
     descriptor: H::Descriptor,
     /// Its file system tells which bytes are in memory, as far as is known.
@@ -54,13 +54,16 @@ impl<H: Host> Object<H> {
 pub(crate) struct Lease<H: Host> {
     since: Instant,
     has_ended: AtomicBool,
+    /// Threads that may be writing to an object: descriptors are not released before they are done, because another file could have the number then.
+    writing: AtomicU32,
+    is_released: AtomicBool,
     /// To be looked for at each read; `None` where the descriptor cannot become that of another file.
     identity: Option<FileIdentity>,
     map: LeasedMap,
     life: Life,
     runs: Vec<MapRun>,
     objects: Vec<Object<H>>,
-    counts: ReadCounts,
+    counts: UseCounts,
     /// The daemon sees the end of the lease by its end.
     connection: H::Descriptor,
 }
@@ -69,7 +72,7 @@ pub(crate) struct Lease<H: Host> {
 struct Received<H: Host> {
     map: LeasedMap,
     life: Life,
-    counts: ReadCounts,
+    counts: UseCounts,
     objects: Vec<Object<H>>,
 }
 
@@ -78,7 +81,7 @@ impl<H: Host> Received<H> {
         Ok(Self {
             map: LeasedMap::map(&granted.map)?,
             life: Life::map(&granted.life)?,
-            counts: ReadCounts::map(&granted.counts)?,
+            counts: UseCounts::map(&granted.counts)?,
             objects: H::place(granted.objects)?.into_iter().map(Object::new).collect(),
         })
     }
@@ -90,7 +93,7 @@ impl<H: Host> Lease<H> {
         if !may_be_of_a_volume(file).map_err(NoLease::Unreachable)? {
             return Err(NoLease::NoVolume);
         }
-        let answer = match command::ask(file) {
+        let answer = match command::ask(file, H::WISH) {
             Ok(answer) => answer,
             Err(error) if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) => return Err(NoLease::NoVolume),
             Err(error) => return Err(NoLease::Unreachable(error)),
@@ -138,6 +141,8 @@ impl<H: Host> Lease<H> {
         Ok(Self {
             since: Instant::now(),
             has_ended: AtomicBool::new(false),
+            writing: AtomicU32::new(0),
+            is_released: AtomicBool::new(false),
             identity,
             map,
             life,
@@ -161,9 +166,74 @@ impl<H: Host> Lease<H> {
 
     /// Ends it for all who still have it. Bytes that they read meanwhile, of whatever has the number of an object by then, are not believed, because this is seen first.
     pub(crate) fn end(&self) {
-        if !self.has_ended.swap(true, Ordering::SeqCst) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        if self.writing.load(Ordering::SeqCst) == 0 {
+            self.release();
+        }
+    }
+
+    fn release(&self) {
+        if !self.is_released.swap(true, Ordering::SeqCst) {
             self.objects.iter().for_each(|object| H::release(&object.descriptor));
             H::release(&self.connection);
+        }
+    }
+
+    /// Whether the file may change while it lives.
+    pub(crate) fn changes(&self) -> Changes {
+        self.map.changes()
+    }
+
+    /// Whether bytes up to an offset lie behind those that it covers, although the file may have grown since.
+    pub(crate) fn is_outgrown_by(&self, end: u64) -> bool {
+        self.runs.last().is_some_and(|last| end > last.end) && self.runs.iter().any(|run| run.is_writable)
+    }
+
+    /// Writes all of the data, or says which way to take instead: then they may be in the object or not, and are to be written once more, through the kernel.
+    pub(crate) fn write(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<(), Way> {
+        let end = offset.checked_add(data.len() as u64).ok_or(Way::Beyond)?;
+        let place = self.runs.partition_point(|run| run.end <= offset);
+        // Another file system would not keep a write over two objects whole beside a reader.
+        let run = self.runs.get(place).filter(|run| run.is_writable && end <= run.end).ok_or(Way::Beyond)?;
+        let object = &self.objects[run.object.ok_or(Way::Beyond)?];
+        if self.identity.is_some_and(|identity| FileIdentity::of(file).ok() != Some(identity)) {
+            return Err(Way::OtherFile);
+        }
+        self.writing.fetch_add(1, Ordering::SeqCst);
+        self.counts.begin_write();
+        let outcome = self.write_object(object, data, offset);
+        self.counts.end_write();
+        let is_last = self.writing.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && self.has_ended.load(Ordering::SeqCst) {
+            self.release();
+        }
+        if outcome.is_ok() {
+            self.counts.note_write(offset);
+        }
+        outcome
+    }
+
+    /// Called while the write is announced.
+    fn write_object(&self, object: &Object<H>, data: &[u8], offset: u64) -> Result<(), Way> {
+        if !self.map.admits_write() || !self.life.goes_on() || self.has_ended.load(Ordering::SeqCst) {
+            return Err(Way::Recalled);
+        }
+        if !H::is_intact(&object.descriptor) {
+            return Err(Way::Failed);
+        }
+        let mut written = 0;
+        while written < data.len() {
+            match rustix::io::pwrite(&object.descriptor, &data[written..], offset + written as u64) {
+                Ok(0) => return Err(Way::Failed),
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Way::Failed),
+            }
+        }
+        // The next daemon does not wait for writes that began under this one.
+        match self.map.written() {
+            Written::ToFile if self.life.goes_on() => Ok(()),
+            Written::ToFile | Written::ToObjectAlone => Err(Way::Recalled),
         }
     }
 

@@ -6,30 +6,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use polymux_lease::Changes;
 use polymux_types::LeaseRefusal;
 use polymux_types::sync::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
 use crate::host::Host;
 use crate::lease::{Lease, NoLease};
-use crate::report::{Counts, Report, Way};
+use crate::report::{Counts, DirectCalls, Report, Way};
 
 /// Time after a refusal before the next request; after each further one twice as much.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// A lease that ended sooner was short: it cost more than it gave.
 const SHORT_LEASE: Duration = Duration::from_millis(100);
-/// Reads that fail by a lease before it is given back.
+/// Calls that fail by a lease before it is given back.
 const FAILURES_MAX: u32 = 8;
+/// Calls beyond the bytes that a lease covers, of a file that has grown, before it is exchanged, and its least age then.
+const OUTGROWN_MAX: u32 = 256;
+const OUTGROWN_AGE: Duration = Duration::from_secs(1);
 /// Longest pause where the reason of the refusal may be gone soon, and the one after a short lease,
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(1);
 /// and where it may last.
 const PAUSE_LONG_MAX: Duration = Duration::from_secs(10);
+/// After the end of a lease for a file that changes pages are kept away for so long.
+const AFTER_CHANGES: Duration = Duration::from_secs(1);
 /// During a pause so many reads look at the clock once: looking at it costs more than counting.
 const READS_OF_A_LOOK: u64 = 16;
 
 /// How long a refusal keeps a program from asking again, at most.
 fn pause_max(refusal: Option<LeaseRefusal>) -> Duration {
     match refusal {
-        Some(LeaseRefusal::Busy | LeaseRefusal::Unfreed | LeaseRefusal::OpenForChanges) => PAUSE_SHORT_MAX,
+        Some(
+            LeaseRefusal::Busy
+            | LeaseRefusal::Unfreed
+            | LeaseRefusal::OpenForChanges
+            | LeaseRefusal::UsedThroughMount,
+        ) => PAUSE_SHORT_MAX,
         _ => PAUSE_LONG_MAX,
     }
 }
@@ -65,6 +76,8 @@ struct Lane<H: Host> {
     direct: AtomicU64,
     /// Where the last one ended.
     last_end: AtomicU64,
+    /// Writes that went past the mount.
+    direct_writes: AtomicU64,
     is_given_up: AtomicBool,
 }
 
@@ -74,6 +87,7 @@ impl<H: Host> Default for Lane<H> {
             lease: RwLock::new(None),
             direct: AtomicU64::new(0),
             last_end: AtomicU64::new(0),
+            direct_writes: AtomicU64::new(0),
             is_given_up: AtomicBool::new(false),
         }
     }
@@ -136,7 +150,7 @@ pub struct Turn<'a> {
     pause: Duration,
 }
 
-/// Reads one open file past the mount where that is possible. It can be shared among threads, as an open file description can.
+/// Reads and overwrites one open file past the mount where that is possible. It can be shared among threads, as an open file description can.
 pub struct Reader<H: Host> {
     lanes: [Lane<H>; LANES],
     next: Mutex<Next>,
@@ -144,9 +158,13 @@ pub struct Reader<H: Host> {
     calls_before: u64,
     counts: Counts,
     leases: AtomicU64,
-    /// Reads that failed by the present lease.
+    /// Calls that failed by the present lease.
     failures: AtomicU32,
+    /// Calls beyond the bytes that leases covered, since the last one that was given back for that.
+    outgrown: AtomicU32,
     refused: Mutex<Option<LeaseRefusal>>,
+    /// When there last was a lease for a file that changes.
+    changed: Mutex<Option<Instant>>,
     /// Counts the files that it was for.
     generation: AtomicU64,
 }
@@ -168,7 +186,9 @@ impl<H: Host> Reader<H> {
             counts: Counts::default(),
             leases: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            outgrown: AtomicU32::new(0),
             refused: Mutex::default(),
+            changed: Mutex::default(),
             generation: AtomicU64::new(0),
         }
     }
@@ -186,17 +206,44 @@ impl<H: Host> Reader<H> {
         offset: u64,
     ) -> Result<(), Way> {
         let lane = &self.lanes[lane % LANES];
+        let end = offset.saturating_add(buffer.len() as u64);
+        self.by_lease(lane, end, &lane.direct, |lease| lease.read(file, buffer, offset, &lane.last_end))
+    }
+
+    /// Overwrites bytes past the mount, all of them, or says why they are to be written through the kernel, whatever of them is in the file by then. As
+    /// [`Self::read_past_mount`].
+    ///
+    /// # Errors
+    /// The way to take instead.
+    pub fn write_past_mount(&self, file: BorrowedFd<'_>, lane: usize, data: &[u8], offset: u64) -> Result<(), Way> {
+        let lane = &self.lanes[lane % LANES];
+        let end = offset.saturating_add(data.len() as u64);
+        self.by_lease(lane, end, &lane.direct_writes, |lease| lease.write(file, data, offset))
+    }
+
+    /// Does something by the lease of a lane that concerns bytes up to `end`.
+    #[inline]
+    fn by_lease(
+        &self,
+        lane: &Lane<H>,
+        end: u64,
+        direct: &AtomicU64,
+        body: impl FnOnce(&Lease<H>) -> Result<(), Way>,
+    ) -> Result<(), Way> {
         let lease = match lane.lease() {
             Present::Lease(lease) => lease,
             Present::None => return Err(Way::NoLeaseYet),
             Present::Unknown => return Err(Way::Recalled),
         };
-        let outcome = lease.0.read(file, buffer, offset, &lane.last_end);
+        let outcome = body(&lease.0);
         match outcome {
-            Ok(()) => drop(lane.direct.fetch_add(1, Ordering::Relaxed)),
+            Ok(()) => drop(direct.fetch_add(1, Ordering::Relaxed)),
             Err(way) => {
                 let fails_again = || self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES_MAX;
-                let has_ended = way == Way::OtherFile || !lease.0.is_current() || way == Way::Failed && fails_again();
+                let has_ended = way == Way::OtherFile
+                    || !lease.0.is_current()
+                    || way == Way::Failed && fails_again()
+                    || way == Way::Beyond && self.is_outgrown(&lease.0, end);
                 if has_ended && !lane.is_given_up.load(Ordering::Relaxed) {
                     let _quiet = H::quiet();
                     self.end(&lease.0);
@@ -211,16 +258,36 @@ impl<H: Host> Reader<H> {
         outcome
     }
 
+    /// Whether so many calls went beyond a lease that another one is worth its price, because the file has grown.
+    fn is_outgrown(&self, lease: &Lease<H>, end: u64) -> bool {
+        if !lease.is_outgrown_by(end) || self.outgrown.fetch_add(1, Ordering::Relaxed) < OUTGROWN_MAX {
+            return false;
+        }
+        let is_old = lease.since().elapsed() >= OUTGROWN_AGE;
+        if is_old {
+            self.outgrown.store(0, Ordering::Relaxed);
+        }
+        is_old
+    }
+
     /// Counts reads that the kernel served, and why.
-    pub fn note(&self, way: Way, reads: u64) {
-        self.counts.note(way, reads);
+    pub fn note_reads(&self, way: Way, reads: u64) {
+        self.counts.note_reads(way, reads);
+    }
+
+    /// Counts a write that the kernel served, and why.
+    pub fn note_write(&self, way: Way) {
+        self.counts.note_write(way);
     }
 
     /// How the reads were served so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let refused = self.refused.try_lock().and_then(|refused| *refused);
-        let direct = self.lanes.iter().map(|lane| lane.direct.load(Ordering::Relaxed)).sum();
+        let sum = |count: fn(&Lane<H>) -> &AtomicU64| {
+            self.lanes.iter().map(|lane| count(lane).load(Ordering::Relaxed)).sum()
+        };
+        let direct = DirectCalls { reads: sum(|lane| &lane.direct), writes: sum(|lane| &lane.direct_writes) };
         self.counts.report(direct, self.leases.load(Ordering::Relaxed), refused)
     }
 
@@ -240,7 +307,10 @@ impl<H: Host> Reader<H> {
         self.give_back();
         let report = self.report();
         self.counts.clear();
-        self.lanes.iter().for_each(|lane| lane.direct.store(0, Ordering::Relaxed));
+        for lane in &self.lanes {
+            lane.direct.store(0, Ordering::Relaxed);
+            lane.direct_writes.store(0, Ordering::Relaxed);
+        }
         self.leases.store(0, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         if let Some(mut refused) = self.refused.try_lock() {
@@ -264,23 +334,44 @@ impl<H: Host> Reader<H> {
             return;
         }
         let has_failed = self.failures.swap(0, Ordering::Relaxed) > FAILURES_MAX;
-        if has_failed || ended.since().elapsed() < SHORT_LEASE {
-            // Leases of a file that is opened for changes all the time would cost more than they give. A thread that asks just now has the lock for long.
-            let next = if H::IS_UNAWARE { self.next.try_lock() } else { Some(self.next.lock()) };
-            if let Some(mut next) = next {
-                *next = Next::not_before(PAUSE_SHORT_MAX);
+        let is_short = ended.since().elapsed() < SHORT_LEASE;
+        let pause = match ended.changes() {
+            // Of a file that changes the daemon knows whether another one pays. Programs that get one after the other end those of each other once.
+            Changes::Possible if !has_failed => {
+                self.note_changing();
+                Some(PAUSE_MIN)
             }
+            // Leases of a file that is opened for changes all the time would cost more than they give.
+            _ if has_failed || is_short => Some(PAUSE_SHORT_MAX),
+            _ => None,
+        };
+        // A thread that asks just now has the lock for long.
+        let next = if H::IS_UNAWARE { self.next.try_lock() } else { Some(self.next.lock()) };
+        if let (Some(mut next), Some(pause)) = (next, pause) {
+            *next = Next::not_before(pause);
         }
     }
 
-    /// Asks for a lease, if it is time for that. Called for reads that go through the kernel for want of one.
+    fn note_changing(&self) {
+        if let Some(mut changed) = self.changed.try_lock() {
+            *changed = Some(Instant::now());
+        }
+    }
+
+    /// Whether calls of this program that go through the kernel are to leave no pages there: it has a lease for a file that changes, or had one just now, and may get it again.
+    #[must_use]
+    pub fn keeps_pages_away(&self) -> bool {
+        let has_one = self.lanes.iter().any(|lane| match lane.lease() {
+            Present::Lease(lease) => lease.0.changes() == Changes::Possible && lease.0.is_current(),
+            Present::None | Present::Unknown => false,
+        });
+        has_one || self.changed.try_lock().is_some_and(|changed| changed.is_some_and(|at| at.elapsed() < AFTER_CHANGES))
+    }
+
+    /// Asks for a lease, if it is time for that: [`Way::Directly`] where there is one now. Called for calls that go through the kernel for want of one.
     pub fn consider_asking(&self, file: BorrowedFd<'_>) -> Way {
         match self.turn() {
-            // This read still goes through the kernel.
-            Ok(turn) => match self.ask(file, turn) {
-                Way::Directly => Way::NoLeaseYet,
-                way => way,
-            },
+            Ok(turn) => self.ask(file, turn),
             Err(way) => way,
         }
     }
@@ -320,6 +411,9 @@ impl<H: Host> Reader<H> {
         match asked {
             Ok(lease) => {
                 self.leases.fetch_add(1, Ordering::Relaxed);
+                if lease.changes() == Changes::Possible {
+                    self.note_changing();
+                }
                 let lease = Arc::new(lease);
                 for lane in &self.lanes {
                     drop(lane.exchange(Some(Arc::new(LaneLease(Arc::clone(&lease)))), |_| true));
@@ -335,6 +429,12 @@ impl<H: Host> Reader<H> {
             Err(NoLease::NoVolume) => {
                 *next = Next::Never;
                 Way::NoVolume
+            }
+            Err(NoLease::Refused(LeaseRefusal::Contended)) => {
+                self.note_changing();
+                *self.refused.lock() = Some(LeaseRefusal::Contended);
+                *next = Next::not_before(PAUSE_MIN);
+                Way::Refused
             }
             Err(NoLease::Refused(refusal)) => {
                 *self.refused.lock() = Some(refusal);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use polymux_types::LeaseRefusal;
 
-/// How a read was served.
+/// How a read or a write was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Past the mount.
@@ -18,7 +18,8 @@ pub enum Way {
     Refused,
     /// Through the kernel: the map changed, and the lease ended.
     Recalled,
-    /// Through the kernel: bytes that the lease does not cover, at the end of the file most of all, and holes for programs that know nothing of leases.
+    /// Through the kernel: bytes that the lease does not cover, at the end of the file most of all, and holes for programs that know nothing of leases. Writes that would take space, or go to
+    /// two objects.
     Beyond,
     /// Through the kernel: the tier failed, or had less than the map says. The kernel's answer is the right one.
     Failed,
@@ -52,10 +53,13 @@ impl Way {
     }
 }
 
-/// Reads of a file, by the way in which they were served.
+type ByWay = [u64; Way::ALL.len()];
+
+/// Reads and writes of a file, by the way in which they were served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    counts: [u64; Way::ALL.len()],
+    reads: ByWay,
+    writes: ByWay,
     /// Leases that the daemon gave.
     pub leases: u64,
     /// Why it last refused one.
@@ -66,24 +70,39 @@ impl Report {
     /// Reads that were served in one way.
     #[must_use]
     pub fn reads(&self, way: Way) -> u64 {
-        self.counts[way as usize]
+        self.reads[way as usize]
     }
 
-    /// Adds the reads of another report, of the same file or of others.
+    /// Writes that were served in one way.
+    #[must_use]
+    pub fn writes(&self, way: Way) -> u64 {
+        self.writes[way as usize]
+    }
+
+    /// Adds the calls of another report, of the same file or of others.
     pub fn add(&mut self, other: &Self) {
-        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        for (counts, more) in [(&mut self.reads, other.reads), (&mut self.writes, other.writes)] {
+            counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        }
         self.leases += other.leases;
         self.refused = other.refused.or(self.refused);
     }
 }
 
+/// Calls by their way; `None` where there are none.
+fn describe(title: &str, counts: &ByWay) -> Option<String> {
+    let counted = Way::ALL.into_iter().filter(|way| counts[*way as usize] > 0);
+    let parts: Vec<String> = counted.map(|way| format!("{} {}", counts[way as usize], way.describe())).collect();
+    (!parts.is_empty()).then(|| format!("{title}: {}", parts.join(", ")))
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = Way::ALL.into_iter().filter(|way| self.reads(*way) > 0);
-        let parts: Vec<String> = counted.map(|way| format!("{} {}", self.reads(way), way.describe())).collect();
-        match parts.is_empty() {
+        let calls: Vec<String> =
+            [describe("reads", &self.reads), describe("writes", &self.writes)].into_iter().flatten().collect();
+        match calls.is_empty() {
             true => formatter.write_str("no reads")?,
-            false => write!(formatter, "reads: {}", parts.join(", "))?,
+            false => formatter.write_str(&calls.join("; "))?,
         }
         match self.refused {
             Some(refusal) => write!(formatter, "; last refusal: {}", refusal.describe()),
@@ -92,23 +111,41 @@ impl fmt::Display for Report {
     }
 }
 
-/// Reads of one file through the kernel, by the reason. Those past the mount are counted in its lanes.
+/// Calls past the mount, or of one lane of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DirectCalls {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+}
+
+/// Calls on one file through the kernel, by the reason. Those past the mount are counted in its lanes.
 #[derive(Debug, Default)]
-pub(crate) struct Counts([AtomicU64; Way::ALL.len()]);
+pub(crate) struct Counts {
+    reads: [AtomicU64; Way::ALL.len()],
+    writes: [AtomicU64; Way::ALL.len()],
+}
 
 impl Counts {
-    pub(crate) fn note(&self, way: Way, reads: u64) {
-        self.0[way as usize].fetch_add(reads, Ordering::Relaxed);
+    pub(crate) fn note_reads(&self, way: Way, reads: u64) {
+        self.reads[way as usize].fetch_add(reads, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_write(&self, way: Way) {
+        self.writes[way as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn clear(&self) {
-        self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.reads.iter().chain(&self.writes).for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    pub(crate) fn report(&self, direct: u64, leases: u64, refused: Option<LeaseRefusal>) -> Report {
-        let mut counts = std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed));
-        counts[Way::Directly as usize] = direct;
-        Report { counts, leases, refused }
+    pub(crate) fn report(&self, direct: DirectCalls, leases: u64, refused: Option<LeaseRefusal>) -> Report {
+        let loaded = |counts: &[AtomicU64], direct: u64| {
+            let mut loaded: ByWay = std::array::from_fn(|place| counts[place].load(Ordering::Relaxed));
+            loaded[Way::Directly as usize] = direct;
+            loaded
+        };
+        let (reads, writes) = (loaded(&self.reads, direct.reads), loaded(&self.writes, direct.writes));
+        Report { reads, writes, leases, refused }
     }
 }
 
@@ -119,11 +156,16 @@ mod tests {
     #[test]
     fn a_report_says_what_happened_in_one_line() {
         let counts = Counts::default();
-        assert_eq!(counts.report(0, 0, None).to_string(), "no reads");
-        counts.note(Way::Refused, 1);
+        assert_eq!(counts.report(DirectCalls::default(), 0, None).to_string(), "no reads");
+        counts.note_reads(Way::Refused, 1);
         assert_eq!(
-            counts.report(2, 1, Some(LeaseRefusal::OpenForChanges)).to_string(),
+            counts.report(DirectCalls { reads: 2, writes: 0 }, 1, Some(LeaseRefusal::OpenForChanges)).to_string(),
             "reads: 2 directly, 1 through the kernel (no lease); last refusal: it is open for changes"
+        );
+        counts.note_write(Way::Beyond);
+        assert_eq!(
+            counts.report(DirectCalls { reads: 0, writes: 3 }, 1, None).to_string(),
+            "reads: 1 through the kernel (no lease); writes: 3 directly, 1 through the kernel (beyond the lease)"
         );
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{OnceLock, Weak};
 
 use polymux_records::lease::LeasePort;
-use polymux_records::passthrough::PassthroughPort;
+use polymux_records::passthrough::{PagesPort, PassthroughPort};
 use polymux_volume::heat::{ReadUses, StreamTable};
 use polymux_volume::inode::{ActiveStreams, HandleTable, Holders, LoggedMessages, NewFileSizes, RewrittenFiles};
 use polymux_volume::sched::LookBudget;
@@ -84,6 +84,8 @@ pub struct KernelShare {
     pub passthrough_port: OnceLock<Arc<dyn PassthroughPort>>,
     /// Issues tickets for leases; unset where there are none.
     pub lease_port: OnceLock<Weak<dyn LeasePort>>,
+    /// Reaches its pages; unset where there is no kernel, or one that may send written pages after it has forgotten them.
+    pub pages_port: OnceLock<Arc<dyn PagesPort>>,
     /// It collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
     pub collects_writes: AtomicBool,
     /// When a tier last had no object to give to it: that many are given already, or its file system has no leases. In milliseconds since

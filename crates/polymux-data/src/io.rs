@@ -23,6 +23,7 @@ mod log_growth;
 mod memory_reads;
 mod messages;
 mod objects;
+mod outside_changes;
 mod passthrough;
 mod read;
 mod read_ahead;

@@ -61,7 +61,7 @@ fn answer_for(number: RawFd, watched: &Watched, way: Way) -> Answer {
             Answer::NoLease
         }
         way => {
-            watched.reader.note(way, 1);
+            watched.reader.note_reads(way, 1);
             Answer::Kernel
         }
     }

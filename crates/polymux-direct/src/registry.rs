@@ -59,7 +59,7 @@ pub fn replace(registry: Registry) {
 /// Takes over the reads that the preloaded library left to the kernel.
 fn count_reads(number: RawFd, watched: &Watched) {
     if let Some(preload) = interface::preload() {
-        watched.reader.note(Way::NoLeaseYet, u64::from((preload.take_reads)(number)));
+        watched.reader.note_reads(Way::NoLeaseYet, u64::from((preload.take_reads)(number)));
     }
 }
 

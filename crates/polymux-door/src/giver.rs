@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 
 use polymux_fs::FileSystem;
 use polymux_lease::message::{self, ToGrant};
-use polymux_lease::{LeasedMap, LifeKeeper, RUNS_MAX, ReadCounts};
+use polymux_lease::{Changes, LeasedMap, LifeKeeper, RUNS_MAX, UseCounts};
 use polymux_types::LeaseRefusal;
 
 use crate::Shared;
 use crate::connection::Connection;
-use crate::lease::{Lease, Recall};
+use crate::lease::{Lease, Recall, Shared as Memory};
 use crate::tickets::Issued;
 
 /// A connection that has shown a ticket.
@@ -74,20 +74,21 @@ impl Giver {
         if self.shared.is_over() {
             return Err(LeaseRefusal::Off);
         }
-        let recall = Arc::new(Recall::default());
+        let recall = Arc::new(Recall::new(request.connection.peer, Arc::clone(&self.shared.late_users)));
         // An error is in the log.
         let mut leased = file_system
-            .lease_file(request.issued.handle, RUNS_MAX, Arc::clone(&recall) as _)
+            .lease_file(request.issued.handle, RUNS_MAX, request.issued.wish, Arc::clone(&recall) as _)
             .map_err(|_| LeaseRefusal::Failed)??;
-        let made = LeasedMap::create(leased.ino().get(), &leased.runs)
-            .and_then(|map| Ok((map, ReadCounts::create(leased.length())?)))
+        let changes = if leased.may_change() { Changes::Possible } else { Changes::None };
+        let made = LeasedMap::create(leased.ino().get(), &leased.runs, changes)
+            .and_then(|map| Ok((map, UseCounts::create(leased.length())?)))
             .inspect_err(|error| log::warn!("no memory for a lease: {error}"));
         let ((map, for_map), (counts, for_counts)) = made.map_err(|_| LeaseRefusal::Failed)?;
-        recall.set_map(map);
+        recall.set_shared(Memory { map, counts });
         // The program has the map, and will have the objects.
         leased.runs = Vec::new();
         let objects = std::mem::take(&mut leased.objects);
-        let lease = Lease::new(request.connection.peer, leased, recall, counts);
+        let lease = Lease::new(request.connection.peer, leased, recall);
         Ok(Given { lease, map: for_map, counts: for_counts, objects })
     }
 }

@@ -7,47 +7,92 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use polymux_fs::{FileSystem, LeasedFile, OutsideReader};
+use polymux_fs::{FileSystem, LeasedFile, OutsideUser};
 use polymux_lease::message::Peer;
-use polymux_lease::{LeasedMap, ReadCounts};
+use polymux_lease::{LeasedMap, UseCounts};
 use polymux_types::sync::{Mutex, MutexGuard};
-use polymux_types::{Ino, OutsideReads};
+use polymux_types::{Ino, LeaseRefusal, OutsideUse};
 
 use crate::connection::Connection;
-use crate::limits::{NODES_NOTED_MAX, READS_BELIEVED};
+use crate::late_users::LateUsers;
+use crate::limits::{NODES_NOTED_MAX, USE_BELIEVED};
+
+/// Memory that the daemon shares with the program of a lease.
+#[derive(Debug)]
+pub struct Shared {
+    pub map: LeasedMap,
+    pub counts: UseCounts,
+}
 
 /// The word by which a program learns that its map is not true any more. It exists before the map does, which is copied meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Recall {
+    peer: Peer,
+    late_users: Arc<LateUsers>,
     is_recalled: AtomicBool,
-    map: OnceLock<LeasedMap>,
+    shared: OnceLock<Shared>,
 }
 
 impl Recall {
+    /// For the lease of a program.
+    pub fn new(peer: Peer, late_users: Arc<LateUsers>) -> Self {
+        Self { peer, late_users, is_recalled: AtomicBool::new(false), shared: OnceLock::new() }
+    }
+
     pub fn is_recalled(&self) -> bool {
         self.is_recalled.load(Ordering::SeqCst)
     }
 
-    /// The map that the program will have. It is recalled already if it changed while it was copied.
-    pub fn set_map(&self, map: LeasedMap) {
-        assert!(self.map.set(map).is_ok(), "a lease has one map");
+    /// The memory that the program will have. The map is recalled already if it changed while it was copied.
+    pub fn set_shared(&self, shared: Shared) {
+        assert!(self.shared.set(shared).is_ok(), "a lease has one map");
         if self.is_recalled() {
             self.recall_map();
         }
     }
 
     fn recall_map(&self) {
-        if let Some(map) = self.map.get() {
-            map.recall();
+        if let Some(shared) = self.shared.get() {
+            shared.map.recall();
         }
     }
 }
 
-impl OutsideReader for Recall {
+/// Whether a process sees the mounts that this one sees. By the descriptor of an object root can change its attributes, which in a container is more than it may do to the file.
+fn is_in_our_mount_namespace(pid: i32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+    match (namespace(&pid.to_string()), namespace("self")) {
+        (Ok(theirs), Ok(ours)) => theirs == ours,
+        _ => false,
+    }
+}
+
+impl OutsideUser for Recall {
     fn recall(&self) {
         // Either this sees the map, or the one who sets it sees this.
         self.is_recalled.store(true, Ordering::SeqCst);
         self.recall_map();
+    }
+
+    fn admit_to_changes(&self) -> Result<(), LeaseRefusal> {
+        if self.late_users.has(self.peer.uid, Instant::now()) {
+            Err(LeaseRefusal::Late)
+        } else if self.peer.uid == 0 && !is_in_our_mount_namespace(self.peer.pid) {
+            Err(LeaseRefusal::OtherNamespace)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn may_be_writing(&self) -> bool {
+        self.shared.get().is_some_and(|shared| shared.counts.has_writes_under_way())
+    }
+
+    fn expire(&self) {
+        self.late_users.note(self.peer.uid, Instant::now());
+        if let Some(shared) = self.shared.get() {
+            shared.map.expire();
+        }
     }
 }
 
@@ -56,29 +101,37 @@ pub struct Lease {
     pub peer: Peer,
     pub leased: LeasedFile,
     pub recall: Arc<Recall>,
-    pub counts: ReadCounts,
     since: Instant,
     device_reads: AtomicU64,
+    writes: AtomicU64,
 }
 
 impl Lease {
-    pub fn new(peer: Peer, leased: LeasedFile, recall: Arc<Recall>, counts: ReadCounts) -> Self {
-        Self { peer, leased, recall, counts, since: Instant::now(), device_reads: AtomicU64::new(0) }
+    pub fn new(peer: Peer, leased: LeasedFile, recall: Arc<Recall>) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { peer, leased, recall, since: Instant::now(), device_reads: zero(), writes: zero() }
     }
 
-    /// Has placement learn of the reads since the last call, as far as `believed` goes: the program may have written anything there.
+    /// Has placement learn of the uses since the last call, as far as `believed` goes: the program may have written anything there.
     pub fn collect(&self, file_system: &FileSystem, believed: &mut Believed) {
+        file_system.see_changes_of(&self.leased);
+        let Some(shared) = self.recall.shared.get() else { return };
         if !believed.is_more() {
             return;
         }
-        self.counts.take(|node, reads| {
-            let left = believed.of_users.entry(self.peer.uid).or_insert(READS_BELIEVED);
-            let random = reads.random.min(left.random);
-            let stream_bytes = reads.stream_bytes.min(left.stream_bytes);
-            left.random -= random;
-            left.stream_bytes -= stream_bytes;
-            self.device_reads.fetch_add(random, Ordering::Relaxed);
-            file_system.note_outside_reads(&self.leased, node, OutsideReads { random, stream_bytes });
+        shared.counts.take(|node, uses| {
+            let left = believed.of_users.entry(self.peer.uid).or_insert(USE_BELIEVED);
+            let uses = OutsideUse {
+                random: uses.random.min(left.random),
+                stream_bytes: uses.stream_bytes.min(left.stream_bytes),
+                writes: uses.writes.min(left.writes),
+            };
+            left.random -= uses.random;
+            left.stream_bytes -= uses.stream_bytes;
+            left.writes -= uses.writes;
+            self.device_reads.fetch_add(uses.random, Ordering::Relaxed);
+            self.writes.fetch_add(uses.writes, Ordering::Relaxed);
+            file_system.note_outside_use(&self.leased, node, uses);
             believed.nodes_left = believed.nodes_left.saturating_sub(1);
             if believed.nodes_left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -93,20 +146,24 @@ impl Lease {
             age: self.since.elapsed(),
             covered_bytes: self.leased.length(),
             device_reads: self.device_reads.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A program that keeps its copy of the map is not to believe it.
+        // A program that keeps its copy of the map is not to believe it, nor is it waited for from now on.
         self.recall.recall();
+        if self.recall.may_be_writing() {
+            self.recall.expire();
+        }
     }
 }
 
 /// Use that is believed in one look.
 pub struct Believed {
-    of_users: HashMap<u32, OutsideReads>,
+    of_users: HashMap<u32, OutsideUse>,
     nodes_left: usize,
 }
 
@@ -140,6 +197,8 @@ pub struct LeaseReport {
     pub covered_bytes: u64,
     /// Short reads at random that devices served.
     pub device_reads: u64,
+    /// Writes.
+    pub writes: u64,
 }
 
 /// All leases, by the number of their connection.
@@ -188,25 +247,29 @@ impl Leases {
 
 #[cfg(test)]
 mod tests {
+    use polymux_lease::Changes;
     use polymux_types::MapRun;
 
     use super::*;
 
-    fn map() -> (LeasedMap, LeasedMap) {
-        let (ours, descriptor) = LeasedMap::create(7, &[MapRun { start: 0, end: 5, object: Some(0) }]).unwrap();
-        (ours, LeasedMap::map(descriptor).unwrap())
+    fn map() -> (Shared, LeasedMap) {
+        let runs = [MapRun { start: 0, end: 5, object: Some(0), is_writable: true }];
+        let (map, descriptor) = LeasedMap::create(7, &runs, Changes::Possible).unwrap();
+        let (counts, _) = UseCounts::create(5).unwrap();
+        (Shared { map, counts }, LeasedMap::map(descriptor).unwrap())
     }
 
     #[test]
     fn a_map_that_changed_while_it_was_copied_is_never_true() {
-        let (early, late) = (Recall::default(), Recall::default());
+        let peer = Peer { pid: 1, uid: 1 };
+        let (early, late) = (Recall::new(peer, Arc::default()), Recall::new(peer, Arc::default()));
         let (ours, theirs) = map();
         early.recall();
         assert!(early.is_recalled());
-        early.set_map(ours);
+        early.set_shared(ours);
         assert!(!theirs.is_current());
         let (ours, theirs) = map();
-        late.set_map(ours);
+        late.set_shared(ours);
         assert!(theirs.is_current());
         late.recall();
         assert!(!theirs.is_current());

@@ -1,9 +1,9 @@
-//! The door of a daemon: programs that have a file open get a lease there, and read the file past the mount (docs/design/0046).
+//! The door of a daemon: programs that have a file open get a lease there, and use the file past the mount (docs/design/0046, docs/design/0048).
 //!
 //! Invariants:
 //! * A lease is given for a ticket, which the daemon issues through the kernel to a process that has the file open; to a process of the same user; once, and within seconds.
-//! * Nothing waits for a program: messages are sent and received without waiting, a recall is a store into shared memory, and a program that keeps a connection keeps
-//!   nothing else.
+//! * The door waits for no program: messages are sent and received without waiting, a recall is a store into shared memory, and a program that keeps a connection keeps
+//!   nothing else. The file system waits for writes under way, for a bounded time, and a user that made it wait in vain gets no such lease for a while.
 //! * A lease ends with its connection. Recalled or not, it counts until then, because the program may have the descriptors.
 //! * All that one user has is limited, and so is all together.
 //!
@@ -17,6 +17,7 @@ mod connection;
 mod connections;
 mod giver;
 mod keeper;
+mod late_users;
 mod lease;
 mod limits;
 mod permits;
@@ -33,11 +34,12 @@ use std::time::{Duration, Instant};
 use polymux_fs::{FileSystem, HandleId, LeasePort};
 use polymux_lease::{LifeKeeper, message};
 use polymux_types::sync::Mutex;
-use polymux_types::{LeaseRefusal, LeaseTicket};
+use polymux_types::{LeaseApplicant, LeaseRefusal, LeaseTicket};
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::giver::Giver;
 use crate::keeper::Keeper;
+use crate::late_users::LateUsers;
 use crate::lease::Leases;
 use crate::limits::REQUESTS_MAX;
 use crate::permits::Permits;
@@ -62,6 +64,7 @@ struct Shared {
     tickets: Tickets,
     leases: Leases,
     permits: Permits,
+    late_users: Arc<LateUsers>,
     /// Until the door is closed: then no map is believed any more, whoever still has one.
     life: Mutex<Option<LifeKeeper>>,
     /// Wakes the keeper.
@@ -104,6 +107,7 @@ impl Door {
             tickets: Tickets::new(name),
             leases: Leases::default(),
             permits: Permits::default(),
+            late_users: Arc::default(),
             life: Mutex::new(Some(LifeKeeper::start()?)),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             watched: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -147,14 +151,14 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
 }
 
 impl LeasePort for Door {
-    fn issue(&self, handle: HandleId, uid: u32) -> Result<LeaseTicket, LeaseRefusal> {
+    fn issue(&self, handle: HandleId, applicant: LeaseApplicant) -> Result<LeaseTicket, LeaseRefusal> {
         if self.shared.is_over() {
             return Err(LeaseRefusal::Off);
         }
-        if !self.shared.permits.are_left(uid) {
+        if !self.shared.permits.are_left(applicant.uid) {
             return Err(LeaseRefusal::TooMany);
         }
-        let ticket = self.shared.tickets.issue(handle, uid)?;
+        let ticket = self.shared.tickets.issue(handle, applicant)?;
         // It forgets tickets that are not shown.
         self.shared.wake();
         Ok(ticket)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use polymux_fs::HandleId;
 use polymux_types::sync::{Mutex, MutexGuard};
-use polymux_types::{LeaseRefusal, LeaseTicket, Secret};
+use polymux_types::{LeaseApplicant, LeaseRefusal, LeaseTicket, LeaseWish, Secret};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::limits::{TICKET_LIFE, TICKETS_MAX, TICKETS_OF_USER_MAX};
@@ -24,6 +24,7 @@ pub fn secret() -> io::Result<Secret> {
 pub struct Issued {
     pub handle: HandleId,
     pub uid: u32,
+    pub wish: LeaseWish,
     pub proof: Secret,
     at: Instant,
 }
@@ -43,18 +44,19 @@ impl Tickets {
         self.issued.lock()
     }
 
-    pub fn issue(&self, handle: HandleId, uid: u32) -> Result<LeaseTicket, LeaseRefusal> {
+    pub fn issue(&self, handle: HandleId, applicant: LeaseApplicant) -> Result<LeaseTicket, LeaseRefusal> {
         let failed = |error: io::Error| {
             log::warn!("no ticket for a lease: {error}");
             LeaseRefusal::Failed
         };
         let (ticket, proof) = (secret().map_err(failed)?, secret().map_err(failed)?);
+        let LeaseApplicant { uid, wish } = applicant;
         let mut issued = self.lock();
         let of_user = issued.values().filter(|known| known.uid == uid).count();
         if issued.len() >= TICKETS_MAX || of_user >= TICKETS_OF_USER_MAX {
             return Err(LeaseRefusal::TooMany);
         }
-        issued.insert(ticket, Issued { handle, uid, proof, at: Instant::now() });
+        issued.insert(ticket, Issued { handle, uid, wish, proof, at: Instant::now() });
         Ok(LeaseTicket { door: self.door, ticket, proof })
     }
 
@@ -78,10 +80,14 @@ impl Tickets {
 mod tests {
     use super::*;
 
+    fn of(uid: u32) -> LeaseApplicant {
+        LeaseApplicant { uid, wish: LeaseWish::UnchangedFile }
+    }
+
     #[test]
     fn a_ticket_is_good_once_and_for_its_user() {
         let tickets = Tickets::new([1; 16]);
-        let ticket = tickets.issue(HandleId(7), 1000).unwrap();
+        let ticket = tickets.issue(HandleId(7), of(1000)).unwrap();
         assert!(tickets.take(&ticket.ticket, 1001).is_none(), "another user has seen it somewhere");
         assert_eq!(tickets.take(&ticket.ticket, 1000).unwrap().handle, HandleId(7));
         assert!(tickets.take(&ticket.ticket, 1000).is_none());
@@ -92,10 +98,10 @@ mod tests {
     fn a_user_who_shows_none_takes_no_tickets_from_others() {
         let tickets = Tickets::new([1; 16]);
         for _ in 0..TICKETS_OF_USER_MAX {
-            tickets.issue(HandleId(7), 1000).unwrap();
+            tickets.issue(HandleId(7), of(1000)).unwrap();
         }
-        assert_eq!(tickets.issue(HandleId(7), 1000), Err(LeaseRefusal::TooMany));
-        assert!(tickets.issue(HandleId(7), 1001).is_ok());
+        assert_eq!(tickets.issue(HandleId(7), of(1000)), Err(LeaseRefusal::TooMany));
+        assert!(tickets.issue(HandleId(7), of(1001)).is_ok());
         assert!(tickets.forget_old(), "they are good for some seconds");
     }
 }

@@ -19,15 +19,15 @@ use polymux_records::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, DirectoryNames, NodeKind, OpenOptions, RenameMode,
     SetAttributes, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
-use polymux_records::blockmap::OutsideReader;
+use polymux_records::blockmap::{OutsideUser, PageChange};
 use polymux_records::caller::Caller;
 use polymux_records::error::{Error, Result};
 use polymux_records::lease::LeasePort;
 use polymux_records::parts::{MountOptions, NewVolume, Parts, Progress, TierMember, VolumeError};
-use polymux_records::passthrough::{IoDecision, PassthroughPort};
+use polymux_records::passthrough::{IoDecision, PagesPort, PassthroughPort};
 use polymux_records::report::{FileLocation, TierFiles, VolumeStatus};
 use polymux_tier::SeekTarget;
-use polymux_types::{Ino, LeaseRefusal, LeaseTicket, OutsideReads, TierId, Timestamp};
+use polymux_types::{Ino, LeaseApplicant, LeaseRefusal, LeaseTicket, LeaseWish, OutsideUse, TierId, Timestamp};
 
 use self::rest::Rest;
 use crate::check::{CheckMode, OnProgress, VolumeCheck};
@@ -587,16 +587,25 @@ impl FileSystem {
         assert!(self.mounted.data.kernel.lease_port.set(port).is_ok(), "a mount has one door");
     }
 
-    /// A ticket for a lease on the file of an open description, for a process of this user.
+    /// The pages that the kernel of this mount has are reached through this port. Once for each mount.
+    pub fn set_pages_port(&self, port: Arc<dyn PagesPort>) {
+        assert!(self.mounted.data.kernel.pages_port.set(port).is_ok(), "a mount has one connection to the kernel");
+    }
+
+    /// A ticket for a lease on the file of an open description.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn issue_lease_ticket(&self, handle: HandleId, uid: u32) -> std::result::Result<LeaseTicket, LeaseRefusal> {
-        self.mounted.data.issue_lease_ticket(handle, uid)
+    pub fn issue_lease_ticket(
+        &self,
+        handle: HandleId,
+        applicant: LeaseApplicant,
+    ) -> std::result::Result<LeaseTicket, LeaseRefusal> {
+        self.mounted.data.issue_lease_ticket(handle, applicant)
     }
 
-    /// Lends the file of an open description to a program, which reads it by a copy of its map: at most `runs_max` runs from the beginning on. `reader` is
-    /// recalled before the map changes, once.
+    /// Leases the file of an open description to a program, which uses it by a copy of its map: at most `runs_max` runs from the beginning on. `user` is
+    /// recalled before the map changes, once. May wait for the kernel, so that a thread that serves it must not call this.
     ///
     /// # Errors
     /// A tier failed, or the description is gone. A file that cannot be leased is no error.
@@ -604,15 +613,29 @@ impl FileSystem {
         &self,
         handle: HandleId,
         runs_max: usize,
-        reader: Arc<dyn OutsideReader>,
+        wish: LeaseWish,
+        user: Arc<dyn OutsideUser>,
     ) -> Result<std::result::Result<LeasedFile, LeaseRefusal>> {
         let data = &self.mounted.data;
-        self.logged("lease", data.handles.get(handle).and_then(|handle| data.lease_file(&handle, runs_max, reader)))
+        self.logged("lease", data.handles.get(handle).and_then(|handle| data.lease_file(&handle, runs_max, wish, user)))
     }
 
-    /// Counts reads of a leased file that devices served as use of one of its range nodes.
-    pub fn note_outside_reads(&self, leased: &LeasedFile, node: u64, reads: OutsideReads) {
-        self.mounted.data.note_outside_reads(leased, node, reads);
+    /// Counts writes of a leased file, and reads that devices served, as use of one of its range nodes.
+    pub fn note_outside_use(&self, leased: &LeasedFile, node: u64, uses: OutsideUse) {
+        self.mounted.data.note_outside_use(leased, node, uses);
+    }
+
+    /// Takes over the times of changes that a program with a lease made.
+    pub fn see_changes_of(&self, leased: &LeasedFile) {
+        self.mounted.data.see_changes_of(leased);
+    }
+
+    /// The kernel of this mount is about to have pages with bytes of a file from an offset on. Before it reads or writes them.
+    ///
+    /// # Errors
+    /// The caller must not wait, and would have to.
+    pub fn begin_page_use(&self, caller: &Caller, handle: HandleId, offset: u64, change: PageChange) -> Result<()> {
+        self.mounted.data.begin_page_use(handle, offset, change, caller.wait)
     }
 
     /// Whether the attributes of a file change without notice: the kernel must not cache them.

@@ -59,7 +59,7 @@ pub use polymux_records::attributes::{
     AllocateKind, AttributeFlags, Attributes, DirectoryEntry, DirectoryNames, FileKind, HandleId, NodeKind,
     OpenOptions, RenameMode, SetAttributes, SetIdBits, SetTime, SyncKind, VolumeSpace, WriteOrigin, XattrMode,
 };
-pub use polymux_records::blockmap::OutsideReader;
+pub use polymux_records::blockmap::{OutsideUser, PageChange};
 pub use polymux_records::caller::{Caller, Permissions, Wait};
 pub use polymux_records::error::{Error, ErrorKind, Result};
 pub use polymux_records::lease::LeasePort;
@@ -67,9 +67,7 @@ pub use polymux_records::parts::{
     Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Progress,
     Promotion, ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
 };
-pub use polymux_records::passthrough::{
-    BackingId, ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept, PassthroughPort,
-};
+pub use polymux_records::passthrough::{BackingId, ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept, PagesPort, PassthroughPort};
 #[cfg(feature = "planted-faults")]
 pub use polymux_records::planted_faults::{FoundBy, PlantedFault};
 pub use polymux_records::report::{

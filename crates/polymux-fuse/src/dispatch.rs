@@ -20,7 +20,7 @@ use polymux_types::{Errno, Ino};
 
 use crate::adapter::{Adapter, Outcome, ino};
 use crate::convert::{self, KEEP, KEEP_MISSING, KEEP_RIGHTS};
-use crate::files::Place;
+use crate::files::{Place, Wanted};
 use crate::names::{ModeAndMask, NewName};
 use crate::options::ExtendedAttributes;
 use crate::set_id;
@@ -55,7 +55,9 @@ impl Service for Adapter {
                 });
             }
             Op::Open { flags, further } => return self.open(header, flags, further, reply, wait),
-            Op::Read { handle, offset, size } => return self.read(header, place(handle, offset), size, reply, wait),
+            Op::Read { handle, offset, size, pages } => {
+                return self.read(header, place(handle, offset), Wanted { size, pages }, reply, wait);
+            }
             Op::Write { handle, offset, flags, open_flags, data } => {
                 let work = || self.write_file(header, place(handle, offset), data, flags, open_flags, wait);
                 return self.answer_unless_it_waits(header, reply, wait, work, |reply, count| {
@@ -407,9 +409,9 @@ impl Adapter {
         self.answer_or_undo(header, reply, wait, || self.open_file(header, flags, further, wait), answer, undo)
     }
 
-    fn read(&self, header: &Header, place: Place, size: u32, reply: Reply, wait: Wait) -> Option<Reply> {
+    fn read(&self, header: &Header, place: Place, wanted: Wanted, reply: Reply, wait: Wait) -> Option<Reply> {
         let debt = self.requests.begin(header.node, reply)?;
-        self.read_file(header, place, size, wait, |outcome| {
+        self.read_file(header, place, wanted, wait, |outcome| {
             match (debt.take()?, outcome) {
                 (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
                 (reply, Ok(bytes)) => reply.body(bytes),

@@ -5,8 +5,8 @@
 
 use std::cell::RefCell;
 
-use polymux_fs::{Caller, FileSystem, HandleId, OpenOptions, SyncKind, Wait, WriteOrigin};
-use polymux_transport::wire::{Attr, Header, OpenReply, OpenRequestFlags, WriteFlags};
+use polymux_fs::{Caller, FileSystem, HandleId, OpenOptions, PageChange, SyncKind, Wait, WriteOrigin};
+use polymux_transport::wire::{Attr, Header, OpenReply, OpenRequestFlags, PageUse, WriteFlags};
 use polymux_types::{Errno, Ino, StreamId};
 
 use crate::adapter::{Adapter, Outcome, caller, caller_with_umask, ino};
@@ -30,6 +30,13 @@ pub(crate) struct Place {
     pub(crate) ino: Ino,
     pub(crate) handle: u64,
     pub(crate) offset: u64,
+}
+
+/// Bytes that are to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) size: u32,
+    pub(crate) pages: PageUse,
 }
 
 impl Place {
@@ -107,18 +114,23 @@ impl Adapter {
         &self,
         header: &Header,
         place: Place,
-        length: u32,
+        wanted: Wanted,
         wait: Wait,
         answer: impl FnOnce(Outcome<&[u8]>) -> T,
     ) -> T {
         READ_BUFFER.with_borrow_mut(|buffer| {
-            let length = usize::try_from(length).expect("a request is far smaller than memory");
+            let length = usize::try_from(wanted.size).expect("a request is far smaller than memory");
             if buffer.len() < length {
                 buffer.resize(length, 0);
             }
             let target = &mut buffer[..length];
             let caller = Caller { wait, ..caller(header) };
-            let read = self.run("read", place.ino, |fs| fs.read(&caller, place.handle(), place.offset, target));
+            let read = self.run("read", place.ino, |fs| {
+                if wanted.pages == PageUse::Kept {
+                    fs.begin_page_use(&caller, place.handle(), place.offset, PageChange::Read)?;
+                }
+                fs.read(&caller, place.handle(), place.offset, target)
+            });
             answer(read.map(|count| &buffer[..count]))
         })
     }
@@ -143,6 +155,10 @@ impl Adapter {
                 self.take_set_id_unheard(fs, header, place.ino)?;
             }
             let caller = Caller { wait, ..caller };
+            if flags.page_use() == PageUse::Kept {
+                let change = if origin.is_from_cache() { PageChange::WrittenBack } else { PageChange::Written };
+                fs.begin_page_use(&caller, place.handle(), place.offset, change)?;
+            }
             // A count that is short ends a write past the page cache with EIO (`fuse_get_res_by_io` in fs/fuse/file.c), so it is answered with
             // the error that ended it.
             let written = if convert::is_direct(status_flags) && !origin.is_from_cache() {

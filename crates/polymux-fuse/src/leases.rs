@@ -3,7 +3,7 @@
 use polymux_fs::HandleId;
 use polymux_lease::command;
 use polymux_transport::wire::Header;
-use polymux_types::{Errno, LeaseRefusal};
+use polymux_types::{Errno, LeaseApplicant, LeaseRefusal};
 
 use crate::adapter::{Adapter, Outcome};
 
@@ -19,10 +19,11 @@ impl Adapter {
         if usize::try_from(answer_length) != Ok(command::LENGTH) || data.len() != command::LENGTH {
             return Err(Errno::ENOTTY);
         }
-        let issued = if command::is_known(data) {
-            self.fs.issue_lease_ticket(HandleId(handle), header.uid)
-        } else {
-            Err(LeaseRefusal::OtherVersion)
+        let issued = match command::wish_of(data) {
+            Some(wish) => {
+                self.fs.issue_lease_ticket(HandleId(handle), LeaseApplicant { uid: header.uid, wish })
+            }
+            None => Err(LeaseRefusal::OtherVersion),
         };
         Ok(command::encode(issued.map_err(LeaseRefusal::code)).to_vec())
     }

@@ -6,9 +6,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use polymux_fs::{BackingId, ClosingHeard, FileSystem, HandleId, IoDecision, IoMode, PagesKept, PassthroughPort};
+use polymux_fs::{
+    BackingId, ClosingHeard, FileSystem, HandleId, IoDecision, IoMode, PagesKept, PagesPort, PassthroughPort,
+};
 use polymux_transport::Device;
 use polymux_transport::wire::{OpenFlags, OpenReply};
+use polymux_types::Ino;
+
+/// The connection to the kernel, as far as its pages are concerned.
+pub(crate) struct Pages(pub(crate) Arc<Device>);
+
+impl PagesPort for Pages {
+    fn write_back_and_forget(&self, ino: Ino) {
+        self.0.write_back(ino.get());
+    }
+}
 
 /// The connection to the kernel, as far as objects are concerned.
 pub(crate) struct Backings {

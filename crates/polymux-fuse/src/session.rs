@@ -23,12 +23,14 @@ use polymux_types::Ino;
 use crate::adapter::Adapter;
 use crate::open_files::OpenFiles;
 use crate::options::{FuseOptions, IoStyle, Transport};
-use crate::passthrough::Backings;
+use crate::passthrough::{Backings, Pages};
 use crate::takeover::{self, Supervision};
 use crate::watcher::Watcher;
 use crate::wishes::{self, Rings, wishes};
 use crate::write_back::WriteBack;
 
+/// Version of the protocol, that of Linux 6.16, from which on the kernel has no copies of pages that it writes back: it forgets a page when it was written.
+const PAGES_FORGOTTEN_AFTER_WRITING: (u32, u32) = (7, 44);
 /// How often a wait for the end of a thread checks whether to give up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a wait for the end of a thread checks whether to give up while the volume is idle: a volume with a thread that hangs is not.
@@ -79,6 +81,9 @@ pub fn mount(
         .inspect_err(|_| take_down(&mountpoint))?;
     let device = Arc::new(device);
     let mut adapter = Adapter::new(fs, extended_attributes, Arc::clone(&device), &agreement);
+    if agreement.kernel_version >= PAGES_FORGOTTEN_AFTER_WRITING {
+        adapter.fs.set_pages_port(Arc::new(Pages(Arc::clone(&device))));
+    }
     if agreement.capabilities.contains(Capabilities::PASSTHROUGH) {
         let port = Arc::new(Backings::new(Arc::clone(&device)));
         if let Err(error) = adapter.fs.set_passthrough_port(port) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use polymux_types::LeaseTicket;
+use polymux_types::{LeaseTicket, LeaseWish};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use crate::VERSION;
@@ -13,10 +13,12 @@ pub const LENGTH: usize = 64;
 /// `_IOWR(0xd7, 1, char[64])`: a command that no file system of the kernel knows.
 pub const NUMBER: u32 = 3 << 30 | 64 << 16 | 0xd7 << 8 | 1;
 
-/// Whether a request is one of this version.
+/// Leases that the program of a request can use; `None` where it is of another version.
 #[must_use]
-pub fn is_known(request: &[u8]) -> bool {
-    request.len() == LENGTH && request.first_chunk().is_some_and(|version| u32::from_le_bytes(*version) == VERSION)
+pub fn wish_of(request: &[u8]) -> Option<LeaseWish> {
+    let word = |at: usize| request.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let is_known = request.len() == LENGTH && word(0)? == VERSION;
+    [LeaseWish::UnchangedFile, LeaseWish::AnyFile].into_iter().find(|wish| is_known && word(4) == Some(*wish as u32))
 }
 
 /// The daemon's answer: a ticket, or the code of a refusal.
@@ -53,9 +55,10 @@ pub fn decode(bytes: &[u8; LENGTH]) -> Result<LeaseTicket, u32> {
 ///
 /// # Errors
 /// As `ioctl(2)`; `ENOTTY` where the file is on no volume with leases.
-pub fn ask(file: impl AsFd) -> io::Result<[u8; LENGTH]> {
+pub fn ask(file: impl AsFd, wish: LeaseWish) -> io::Result<[u8; LENGTH]> {
     let mut bytes = [0; LENGTH];
     bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[4..8].copy_from_slice(&(wish as u32).to_le_bytes());
     let file: BorrowedFd<'_> = file.as_fd();
     // SAFETY: the number says that the kernel reads and writes as many bytes as there are, and other file systems do not know it.
     unsafe { rustix::ioctl::ioctl(file, Ask(&mut bytes))? };
@@ -100,6 +103,6 @@ mod tests {
     #[test]
     fn a_file_without_a_daemon_does_not_know_the_command() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert_eq!(ask(&file).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        assert_eq!(ask(&file, LeaseWish::AnyFile).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
     }
 }

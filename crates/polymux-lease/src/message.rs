@@ -33,7 +33,7 @@ pub struct Granted {
     pub life: OwnedFd,
     /// Of [`crate::LeasedMap`].
     pub map: OwnedFd,
-    /// Of [`crate::ReadCounts`].
+    /// Of [`crate::UseCounts`].
     pub counts: OwnedFd,
     /// Opened to be read, in the order of the map.
     pub objects: Vec<OwnedFd>,
@@ -271,7 +271,7 @@ pub struct ToGrant<'a> {
     pub life: BorrowedFd<'a>,
     /// Of [`crate::LeasedMap`].
     pub map: BorrowedFd<'a>,
-    /// Of [`crate::ReadCounts`].
+    /// Of [`crate::UseCounts`].
     pub counts: BorrowedFd<'a>,
     /// At most [`OBJECTS_MAX`].
     pub objects: &'a [OwnedFd],

@@ -12,7 +12,7 @@ mod exceptions;
 mod map;
 mod node;
 mod node_moves;
-mod outside_readers;
+mod outside_users;
 #[cfg(all(test, shuttle))]
 mod outside_schedules;
 #[cfg(shuttle)]
@@ -23,7 +23,7 @@ pub(crate) use dirty::DirtyBlocks;
 pub use map::{BlockMap, Extent, MapChange, Run};
 pub use node::NodeTable;
 pub use node_moves::{ClosedNodes, whole_nodes};
-pub use outside_readers::{OutsideReader, OutsideReaders};
+pub use outside_users::{LeasedFor, OutsideUser, OutsideUsers, PageChange};
 pub use undo::UndoLog;
 
 pub use polymux_types::block::BLOCKS_PER_NODE;

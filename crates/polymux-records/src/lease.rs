@@ -1,14 +1,14 @@
-//! Interface for programs that read a file by a copy of its map (docs/design/0046).
+//! Interface for programs that use a file by a copy of its map (docs/design/0046).
 
-use polymux_types::{LeaseRefusal, LeaseTicket};
+use polymux_types::{LeaseApplicant, LeaseRefusal, LeaseTicket};
 
 use crate::attributes::HandleId;
 
 /// Issues tickets to programs that ask on an open file.
 pub trait LeasePort: Send + Sync {
-    /// A ticket for a description, for a process of this user.
+    /// A ticket for a description.
     ///
     /// # Errors
     /// Why there is none.
-    fn issue(&self, handle: HandleId, uid: u32) -> Result<LeaseTicket, LeaseRefusal>;
+    fn issue(&self, handle: HandleId, applicant: LeaseApplicant) -> Result<LeaseTicket, LeaseRefusal>;
 }

@@ -3,6 +3,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use polymux_types::Ino;
+
 /// How one description does its I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoMode {
@@ -40,6 +42,13 @@ pub trait PassthroughPort: Send + Sync {
     fn refuses(&self) -> bool {
         false
     }
+}
+
+/// Reaches the pages that the kernel has of files.
+pub trait PagesPort: Send + Sync {
+    /// Has the kernel write back what programs changed in pages of a file, and forget all of its pages and attributes. Returns when it has. Never called by a thread that serves the
+    /// kernel, nor with a lock that such a thread takes: the kernel sends writes meanwhile.
+    fn write_back_and_forget(&self, ino: Ino);
 }
 
 /// Whether the kernel may go on using pages that it has of a file.

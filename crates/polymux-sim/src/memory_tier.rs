@@ -488,7 +488,7 @@ impl Tier for MemoryTier {
         Ok(false)
     }
 
-    fn open_for_program(&self, _: ObjectRef) -> Result<OwnedFd, TierError> {
+    fn open_for_program(&self, _: ObjectRef, _: LoanPurpose) -> Result<OwnedFd, TierError> {
         Err(TierError::Unsupported("opening an object of memory for a program"))
     }
 

@@ -118,6 +118,7 @@ macro_rules! forward_to_tier {
     (@open_for_program $field:ident) => {
         $crate::forward_to_tier!(@@call $field open_for_program(
             object: $crate::ObjectRef,
+            purpose: $crate::LoanPurpose,
         ) -> Result<::std::os::fd::OwnedFd, $crate::TierError>);
     };
     (@may_be_open_elsewhere $field:ident) => {

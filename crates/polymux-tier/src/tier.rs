@@ -93,11 +93,11 @@ pub trait Tier: Send + Sync {
     /// [`TierError::Unsupported`] where objects are no files of this kernel.
     fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError>;
 
-    /// Opens an object anew, to be read by another process (docs/design/0046).
+    /// Opens an object anew, to be read or overwritten by another process (docs/design/0046, 0048). Whoever lets it be overwritten lends it for that as well.
     ///
     /// # Errors
     /// [`TierError::Unsupported`] where objects are no files of this kernel, or are on another machine.
-    fn open_for_program(&self, object: ObjectRef) -> Result<OwnedFd, TierError>;
+    fn open_for_program(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<OwnedFd, TierError>;
 
     /// Whether an object may be externally open: the kernel let a program use it before a daemon died (docs/design/0017).
     /// Where this cannot be determined, the answer is yes; for an object that does not exist it is no.

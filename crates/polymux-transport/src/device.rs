@@ -159,7 +159,7 @@ impl Device {
         self.send_directly(&resend())
     }
 
-    /// Makes the kernel write back all pages of an inode that it has collected, forget them, and its attributes with them. Returns when they
+    /// Makes the kernel write back all pages of an inode that programs changed, forget all that it has, and its attributes with them. Returns when they
     /// were written. Never called by a thread that serves requests, nor with a lock of anything that a write needs: the kernel sends
     /// the writes meanwhile.
     pub fn write_back(&self, node: u64) {

@@ -22,7 +22,7 @@ pub use self::bytes::Malformed;
 pub use self::init::{Capabilities, InitReply, InitRequest};
 pub use self::listing::{Listing, Room};
 pub use self::opcode::Opcode;
-pub use self::operation::{AttrChange, CopyWidth, Forgets, OpenRequestFlags, Operation, WriteFlags};
+pub use self::operation::{AttrChange, CopyWidth, Forgets, OpenRequestFlags, Operation, PageUse, WriteFlags};
 pub use self::reply::{Attr, AttrReply, EntryReply, OpenFlags, OpenReply, Space, StatxReply};
 pub use self::reply::{commanded, copied, created, seek_result, written, xattr_size};
 pub use self::request::{HEADER_LENGTH, Header, Request, RequestForm};

@@ -1,4 +1,4 @@
-//! Words that a daemon and programs share about leases (docs/design/0046): tickets, maps and reads.
+//! Words that a daemon and programs share about leases (docs/design/0046): tickets, maps and uses.
 
 /// Bytes of a file that one object has, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,15 +9,38 @@ pub struct MapRun {
     pub end: u64,
     /// Place of the object among those that are leased; `None` for zeros.
     pub object: Option<usize>,
+    /// Whether these bytes may be overwritten in the object: it has blocks for all of them.
+    pub is_writable: bool,
 }
 
-/// Reads of one range node that devices served and the daemon did not see.
+/// Uses of one range node that the daemon did not see: reads that devices served, and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OutsideReads {
+pub struct OutsideUse {
     /// Short ones at random.
     pub random: u64,
     /// Bytes read in order or in long pieces.
     pub stream_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+/// Leases that a program can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LeaseWish {
+    /// For files that nothing changes meanwhile.
+    UnchangedFile = 0,
+    /// For any file: where a lease is refused or ends, the program reads and writes past the page cache for a while, so that it does not end the leases of others.
+    AnyFile = 1,
+}
+
+/// The one who asks for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseApplicant {
+    /// The user of the process.
+    pub uid: u32,
+    /// Leases that its program can use.
+    pub wish: LeaseWish,
 }
 
 /// A number that cannot be guessed.

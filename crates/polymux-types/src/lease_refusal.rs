@@ -9,7 +9,7 @@ crate::enum_with_all! {
         Off = 1,
         /// A description may change the file: its bytes may be in the page cache of the kernel alone.
         OpenForChanges = 2,
-        /// This description was not opened to be read, or may change the file.
+        /// This description can neither be read nor be written as a lease is.
         NotForReading = 3,
         /// The kernel reads the one object itself.
         PassedThrough = 4,
@@ -29,6 +29,22 @@ crate::enum_with_all! {
         UnknownTicket = 11,
         /// An error, which the log of the daemon has.
         Failed = 12,
+        /// A description that may change the file gets leases only where the kernel does not collect writes.
+        CollectsWrites = 13,
+        /// This description appends, or its writes are durable when they return.
+        WritesElsewhere = 14,
+        /// It was used through the mount just now: leases would end as soon as they are given.
+        UsedThroughMount = 15,
+        /// Programs that write the file would keep privileges that it grants: set-id bits or capabilities.
+        Privileged = 16,
+        /// A program of this user kept the daemon waiting for a write past the mount.
+        Late = 17,
+        /// A program of root in another mount namespace could do more to an object than to the file.
+        OtherNamespace = 18,
+        /// Before Linux 6.16 pages that the kernel writes back may arrive after it has forgotten them.
+        OldKernel = 19,
+        /// Programs that can use leases called the kernel while this one was given: they are to keep pages away for a moment, and ask again.
+        Contended = 20,
         /// The daemon is of another version.
         OtherVersion = 0xffff_ffff,
     }
@@ -53,7 +69,7 @@ impl LeaseRefusal {
         match self {
             Self::Off => "leases are off on this mount (`leases = \"on\"`)",
             Self::OpenForChanges => "it is open for changes",
-            Self::NotForReading => "this descriptor is not for reading only",
+            Self::NotForReading => "this descriptor is not open for data",
             Self::PassedThrough => "the kernel reads its object itself",
             Self::NoObject => "it has no object: it is small, new or empty",
             Self::Damaged => "some of its bytes are lost",
@@ -63,6 +79,14 @@ impl LeaseRefusal {
             Self::TooMany => "there are as many leases as there may be",
             Self::UnknownTicket => "the request for a lease took too long",
             Self::Failed => "the daemon failed, and its log says why",
+            Self::CollectsWrites => "the kernel of this mount collects writes (`io = \"passthrough\"`)",
+            Self::WritesElsewhere => "this descriptor appends, or its writes are synchronous",
+            Self::UsedThroughMount => "it is used through the mount, too",
+            Self::Privileged => "it has set-id bits or capabilities",
+            Self::Late => "a program of this user was waited for too long",
+            Self::Contended => "other programs ask for leases at the same time",
+            Self::OldKernel => "it is open for changes, and the kernel is older than Linux 6.16",
+            Self::OtherNamespace => "root of another mount namespace may not change objects",
             Self::OtherVersion => "the daemon is of another version",
         }
     }

@@ -30,7 +30,7 @@ pub use errno::Errno;
 pub use file_system_space::FileSystemSpace;
 pub use ids::{Bucket, Epoch, Ino, ObjectId, Sequence, StreamId, TierId, VolumeId};
 pub use in_flight::{InFlight, InFlightSlot, InFlightTable, thread_token};
-pub use lease::{LeaseTicket, MapRun, OutsideReads, Secret};
+pub use lease::{LeaseApplicant, LeaseTicket, LeaseWish, MapRun, OutsideUse, Secret};
 pub use lease_refusal::LeaseRefusal;
 pub use units::{ByteSize, Percent};
 pub use watermark::Watermark;

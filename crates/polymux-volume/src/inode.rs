@@ -33,6 +33,7 @@ mod moving;
 mod names_edition;
 mod new_file_sizes;
 mod number_hash;
+mod outside_changes;
 mod pin_counts;
 mod protection;
 mod read_streams;
@@ -67,6 +68,7 @@ pub use memory_reads::MemoryReadState;
 pub use moving::MoveTicket;
 pub use names_edition::{Editions, NamesEdition};
 pub use new_file_sizes::{Creation, NewFileSizes};
+pub use outside_changes::OutsideChanges;
 pub use protection::{
     check_allocation, check_change, check_not_immutable, check_not_protected, check_open, check_removable,
     is_append_only,

@@ -1,4 +1,4 @@
-//! `polymux status --clients`: which programs read files past the mount (docs/design/0046).
+//! `polymux status --clients`: which programs use files past the mount (docs/design/0046).
 
 use anyhow::{Result, bail};
 use polymux_config::registry::Registry;
@@ -31,6 +31,7 @@ impl DaemonView {
             seconds: lease.age.as_secs(),
             covered_bytes: lease.covered_bytes,
             device_reads: lease.device_reads,
+            writes: lease.writes,
         };
         leases.into_iter().map(report).collect()
     }
@@ -60,9 +61,9 @@ pub fn run(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()
         return output::json(&clients);
     }
     if clients.is_empty() {
-        return output::line("no program reads files past the mount");
+        return output::line("no program uses files past the mount");
     }
-    let mut table = Table::new(&["PROCESS", "USER", "STATE", "SECONDS", "COVERED", "DEVICE READS", "FILE"]);
+    let mut table = Table::new(&["PROCESS", "USER", "STATE", "SECONDS", "COVERED", "DEVICE READS", "WRITES", "FILE"]);
     for client in &clients {
         table.row(vec![
             client.pid.to_string(),
@@ -71,6 +72,7 @@ pub fn run(registry: &Registry, volume: &str, format: OutputFormat) -> Result<()
             client.seconds.to_string(),
             ByteSize(client.covered_bytes).to_string(),
             client.device_reads.to_string(),
+            client.writes.to_string(),
             client.path.as_ref().map_or_else(|| format!("inode {}", client.ino), |path| output::name(path)),
         ]);
     }

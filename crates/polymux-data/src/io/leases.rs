@@ -1,26 +1,28 @@
-//! Leases: programs that read a file by a copy of its map, past the mount (docs/design/0046).
+//! Leases: programs that use a file by a copy of its map, past the mount (docs/design/0046, docs/design/0048).
 //!
 //! Invariants:
-//! * A lease exists only while no description may change the file. Then the kernel has no bytes of it that the objects lack, whether or not it collects writes, and no
-//!   mapping can make any. An open for changes recalls all leases before it is answered.
+//! * A lease for an unchanged file exists only while no description may change the file. Then the kernel has no bytes of it that the objects lack, whether or not it collects writes, and no
+//!   mapping can make any. An open for changes recalls these leases before it is answered.
+//! * A lease for a changing file exists only where the kernel does not collect writes. When it is given the kernel writes back and forgets all pages of the file, and whatever then uses bytes
+//!   that it covers through the mount ends it first (`outside_changes`). It covers whole blocks, so that the file can grow beside it.
 //! * A lease belongs to the description that it was asked for, and is recalled before that is gone. Both are decided under `DirectState::passed`.
-//! * A reader is on the list of those who are recalled before the map is copied for it.
-//! * Objects are opened anew, to be read. A program that keeps one after its lease reads bytes of a file that it could read when it got it.
+//! * A user is on the list of those who are recalled before the map is copied for it. That of a changing file is copied while the barrier is shared, so that nothing has the file alone meanwhile.
+//! * Objects are opened anew, with the access that the description has. A program that keeps one after its lease reads and writes bytes of a file that it could read and write when it got it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use polymux_records::attributes::HandleId;
-use polymux_records::blockmap::OutsideReader;
+use polymux_records::blockmap::{LeasedFor, OutsideUser};
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::store::ObjectEntry;
-use polymux_tier::{Guarantee, TierError};
-use polymux_types::limits::RANGE_NODE_SIZE;
-use polymux_types::{Block, Ino, LeaseRefusal, LeaseTicket, MapRun, OutsideReads};
+use polymux_tier::{Guarantee, Loan, LoanPurpose, OverwriteStyle, TierError};
+use polymux_types::limits::{BLOCK_SIZE, RANGE_NODE_SIZE};
+use polymux_types::{Block, Ino, LeaseApplicant, LeaseRefusal, LeaseTicket, LeaseWish, MapRun, OutsideUse};
 use polymux_volume::heat::{AccessKind, Pattern};
-use polymux_volume::inode::{FileState, Handle, Inode, reference_of};
+use polymux_volume::inode::{FileState, Handle, Inode, check_open, reference_of};
 
 use crate::data_path::DataPath;
 
@@ -31,19 +33,33 @@ const USES_MAX: u64 = 64;
 #[derive(Debug)]
 pub struct LeasedFile {
     inode: Arc<Inode>,
-    reader: Arc<dyn OutsideReader>,
+    user: Arc<dyn OutsideUser>,
+    leased_for: LeasedFor,
     /// The copy of the map: from the first byte on, without gaps.
     pub runs: Vec<MapRun>,
-    /// The objects that it names, opened to be read.
+    /// The objects that it names, with the access that the description has.
     pub objects: Vec<OwnedFd>,
+    /// Of the objects that may be changed.
+    loans: Vec<Box<dyn Loan>>,
     length: u64,
 }
+
+/// The map of a file as a program gets it, and the objects that it names.
+type CopiedMap = (Vec<MapRun>, Vec<ObjectEntry>);
+
+type OrRefusal<T> = std::result::Result<T, LeaseRefusal>;
 
 impl LeasedFile {
     /// The file.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.inode.ino
+    }
+
+    /// Whether it may change meanwhile.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        self.leased_for == LeasedFor::ChangingFile
     }
 
     /// Bytes that the map covers.
@@ -56,67 +72,116 @@ impl LeasedFile {
 impl Drop for LeasedFile {
     fn drop(&mut self) {
         if let Some(file) = self.inode.file() {
-            file.nodes.outside_readers.give_back(&self.reader);
+            file.nodes.outside_users.give_back(&self.user);
         }
     }
 }
 
-/// Whether a description can read and no more.
-fn is_for_reading(handle: &Handle) -> bool {
-    handle.options.read && !handle.options.write && !handle.options.append
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
+/// The attribute that holds the capabilities of a program (capabilities(7)).
+const CAPABILITIES: &[u8] = b"security.capability";
+
+fn may_change(handle: &Handle) -> bool {
+    handle.options.write || handle.options.append
 }
 
 impl DataPath {
-    /// A ticket for a lease on the file of a description, for a process of a user.
+    /// A ticket for a lease on the file of a description.
     ///
     /// # Errors
     /// Why there is none. Reasons that may be gone when the ticket is shown are looked for only then.
-    pub fn issue_lease_ticket(&self, id: HandleId, uid: u32) -> std::result::Result<LeaseTicket, LeaseRefusal> {
+    pub fn issue_lease_ticket(&self, id: HandleId, applicant: LeaseApplicant) -> OrRefusal<LeaseTicket> {
         let port = self.kernel.lease_port.get().and_then(Weak::upgrade).ok_or(LeaseRefusal::Off)?;
         let handle = self.handles.get(id).map_err(|_| LeaseRefusal::NotForReading)?;
         let file = handle.inode.file().ok_or(LeaseRefusal::NotForReading)?;
-        if !is_for_reading(&handle) {
+        // Where it is held, the answer is found when the ticket is shown: this is a thread that serves the kernel.
+        let is_open_for_changes =
+            file.direct.passed.try_lock().is_some_and(|passed| passed.modes.is_open_for_changes());
+        if applicant.wish == LeaseWish::AnyFile {
+            handle.has_asked_for_lease.store(true, Ordering::Relaxed);
+        }
+        self.lease_for(&handle, file, applicant.wish, is_open_for_changes)?;
+        if file.layout.read().objects.is_empty() {
+            return Err(LeaseRefusal::NoObject);
+        }
+        port.issue(id, applicant)
+    }
+
+    /// What a lease for a description is for, as far as that follows from how files are open.
+    fn lease_for(
+        &self,
+        handle: &Handle,
+        file: &FileState,
+        wish: LeaseWish,
+        is_open_for_changes: bool,
+    ) -> OrRefusal<LeasedFor> {
+        if handle.io_mode.get().is_none() || !handle.options.read && !handle.options.write {
             return Err(LeaseRefusal::NotForReading);
         }
         if file.is_passed_through() {
             return Err(LeaseRefusal::PassedThrough);
         }
-        if file.layout.read().objects.is_empty() {
-            return Err(LeaseRefusal::NoObject);
+        if !may_change(handle) && !is_open_for_changes {
+            return Ok(LeasedFor::UnchangedFile);
         }
-        // Where it is held, the answer is found when the ticket is shown: this is a thread that serves the kernel.
-        if file.direct.passed.try_lock().is_some_and(|passed| passed.modes.is_open_for_changes()) {
-            return Err(LeaseRefusal::OpenForChanges);
+        if wish == LeaseWish::UnchangedFile {
+            return Err(if may_change(handle) { LeaseRefusal::NotForReading } else { LeaseRefusal::OpenForChanges });
         }
-        port.issue(id, uid)
+        if self.collects_writes() {
+            return Err(LeaseRefusal::CollectsWrites);
+        }
+        if self.kernel.pages_port.get().is_none() {
+            return Err(LeaseRefusal::OldKernel);
+        }
+        if handle.options.append || handle.options.positions_appends || handle.options.synchronous {
+            return Err(LeaseRefusal::WritesElsewhere);
+        }
+        if !file.direct.outside.is_lease_worthwhile(self.volume.elapsed_ms()) {
+            return Err(LeaseRefusal::UsedThroughMount);
+        }
+        Ok(LeasedFor::ChangingFile)
     }
 
-    /// Lends a file to a program that has it open, with at most `runs_max` runs from its beginning on; says why where it cannot be leased. `reader` is recalled once.
+    /// Leases a file to a program that has it open, with at most `runs_max` runs from its beginning on; says why where it cannot be leased. `user` is recalled once. Waits for the kernel, where
+    /// the file is open for changes, so that a thread that serves it must not call this.
     pub fn lease_file(
         &self,
         handle: &Handle,
         runs_max: usize,
-        reader: Arc<dyn OutsideReader>,
-    ) -> Result<std::result::Result<LeasedFile, LeaseRefusal>> {
+        wish: LeaseWish,
+        user: Arc<dyn OutsideUser>,
+    ) -> Result<OrRefusal<LeasedFile>> {
         let inode = &handle.inode;
         let Some(file) = inode.file() else { return Ok(Err(LeaseRefusal::NotForReading)) };
-        if !is_for_reading(handle) || handle.io_mode.get().is_none() {
-            return Ok(Err(LeaseRefusal::NotForReading));
-        }
         self.look_for_holder(inode, file)?;
         self.look_again(inode, file)?;
         self.ensure_size(inode, file)?;
-        let (mut leased, entries) = match self.lease_map(handle, file, runs_max, reader) {
-            Ok(leased) => leased,
+        let mut leased = match self.admit(handle, file, wish, user) {
+            Ok(admitted) => admitted,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if leased.may_change()
+            && let Err(refusal) = self.prepare_for_changes(handle, file, &leased)?
+        {
+            return Ok(Err(refusal));
+        }
+        let (runs, entries) = match self.copy_map(file, runs_max, leased.leased_for) {
+            Ok(copied) => copied,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        leased.length = runs.last().map_or(0, |run| run.end);
+        leased.runs = runs;
+        if may_change(handle) {
+            self.begin_outside_changes(inode, file)?;
+        }
         // A tier may hang, so no lock is held. Objects that the file gives up meanwhile are of no use to the program, because it is recalled before.
-        for entry in &entries {
-            match self.open_leased(entry) {
-                Ok(Some(object)) => leased.objects.push(object),
-                Ok(None) => return Ok(Err(LeaseRefusal::Tier)),
+        for (place, entry) in entries.iter().enumerate() {
+            match self.open_leased(&mut leased, place, entry, may_change(handle)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Err(LeaseRefusal::Tier)),
                 // It was moved and freed before it was opened.
-                Err(_) if !file.nodes.outside_readers.list(&leased.reader) => return Ok(Err(LeaseRefusal::Busy)),
+                Err(_) if !file.nodes.outside_users.list(&leased.user) => return Ok(Err(LeaseRefusal::Busy)),
                 Err(error) => return Err(error),
             }
         }
@@ -125,43 +190,65 @@ impl DataPath {
         Ok(Ok(leased))
     }
 
-    /// Copies the map for a reader, which is on the list from here on. Returns the objects that are still to be opened, too.
-    fn lease_map(
+    /// Puts a user on the list, if its description may have a lease.
+    fn admit(
         &self,
         handle: &Handle,
         file: &FileState,
-        runs_max: usize,
-        reader: Arc<dyn OutsideReader>,
-    ) -> std::result::Result<(LeasedFile, Vec<ObjectEntry>), LeaseRefusal> {
+        wish: LeaseWish,
+        user: Arc<dyn OutsideUser>,
+    ) -> OrRefusal<LeasedFile> {
         let passed = file.direct.passed.lock();
-        if passed.modes.is_open_for_changes() {
-            return Err(LeaseRefusal::OpenForChanges);
-        }
-        if file.is_passed_through() {
-            return Err(LeaseRefusal::PassedThrough);
+        let leased_for = self.lease_for(handle, file, wish, passed.modes.is_open_for_changes())?;
+        if leased_for == LeasedFor::ChangingFile {
+            user.admit_to_changes()?;
         }
         if handle.has_ended.load(Ordering::Acquire) {
             return Err(LeaseRefusal::UnknownTicket);
         }
         handle.has_leases.store(true, Ordering::Release);
-        file.nodes.outside_readers.add(handle.number(), Arc::clone(&reader));
+        let whole_blocks = file.size() / BLOCK_SIZE * BLOCK_SIZE;
+        file.nodes.outside_users.add(handle.number(), Arc::clone(&user), leased_for, whole_blocks);
         // From here on it leaves the list when it is dropped.
         let inode = Arc::clone(&handle.inode);
-        let mut leased = LeasedFile { inode, reader, runs: Vec::new(), objects: Vec::new(), length: 0 };
-        let (runs, entries) = self.copy_map(file, runs_max)?;
-        leased.length = runs.last().map_or(0, |run| run.end);
-        leased.runs = runs;
-        Ok((leased, entries))
+        let (runs, objects, loans) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(LeasedFile { inode, user, leased_for, runs, objects, loans, length: 0 })
+    }
+
+    /// Has the kernel forget what it knows of a file, after a look at what would be unheard from now on.
+    fn prepare_for_changes(&self, handle: &Handle, file: &FileState, leased: &LeasedFile) -> Result<OrRefusal<()>> {
+        let inode = &handle.inode;
+        if may_change(handle) {
+            // Whoever adds privileges or forbids writes ends leases after that, so one of the two is seen.
+            let grants_privileges = inode.common.read().permissions & SET_ID != 0
+                || self.volume.metadata.xattr(inode.ino, CAPABILITIES)?.is_some();
+            if grants_privileges {
+                return Ok(Err(LeaseRefusal::Privileged));
+            }
+            if check_open(inode, &handle.options).is_err() {
+                return Ok(Err(LeaseRefusal::NotForReading));
+            }
+        }
+        let Some(port) = self.kernel.pages_port.get() else { return Ok(Err(LeaseRefusal::OldKernel)) };
+        port.write_back_and_forget(inode.ino);
+        if file.nodes.outside_users.settle(&leased.user) {
+            return Ok(Ok(()));
+        }
+        let is_worthwhile = file.direct.outside.is_lease_worthwhile(self.volume.elapsed_ms());
+        Ok(Err(if is_worthwhile { LeaseRefusal::Contended } else { LeaseRefusal::UsedThroughMount }))
     }
 
     /// The map of a file, and the objects that it names.
-    fn copy_map(
-        &self,
-        file: &FileState,
-        runs_max: usize,
-    ) -> std::result::Result<(Vec<MapRun>, Vec<ObjectEntry>), LeaseRefusal> {
+    fn copy_map(&self, file: &FileState, runs_max: usize, leased_for: LeasedFor) -> OrRefusal<CopiedMap> {
+        let _shared = match leased_for {
+            LeasedFor::UnchangedFile => None,
+            LeasedFor::ChangingFile => Some(file.barrier.try_read().ok_or(LeaseRefusal::Busy)?),
+        };
         let layout = file.layout.read();
-        let size = file.size();
+        let size = match leased_for {
+            LeasedFor::UnchangedFile => file.size(),
+            LeasedFor::ChangingFile => file.size() / BLOCK_SIZE * BLOCK_SIZE,
+        };
         if layout.objects.is_empty() || size == 0 {
             return Err(LeaseRefusal::NoObject);
         }
@@ -183,7 +270,7 @@ impl DataPath {
                     objects.len() - 1
                 })
             });
-            runs.push(MapRun { start: position, end, object });
+            runs.push(MapRun { start: position, end, object, is_writable: false });
             position = end;
         }
         let is_freed = |entry: &ObjectEntry| !self.volume.disowned.holds(entry.tier, entry.object);
@@ -191,48 +278,88 @@ impl DataPath {
         if objects.iter().all(is_freed) { Ok((runs, objects)) } else { Err(LeaseRefusal::Unfreed) }
     }
 
-    /// Opens an object for a program; `None` where its tier is in no state for that.
-    fn open_leased(&self, entry: &ObjectEntry) -> Result<Option<OwnedFd>> {
+    /// Opens an object for a program; `false` where its tier is in no state for that.
+    fn open_leased(
+        &self,
+        leased: &mut LeasedFile,
+        place: usize,
+        entry: &ObjectEntry,
+        may_change: bool,
+    ) -> Result<bool> {
         let handle = self.volume.tiers.by_id(entry.tier)?;
-        let Some(tier) = handle.present() else { return Ok(None) };
-        let is_local = tier.capabilities().guarantee != Guarantee::Remote;
-        if !is_local || handle.is_failing() || handle.is_silent() {
-            return Ok(None);
+        let Some(tier) = handle.present() else { return Ok(false) };
+        let capabilities = tier.capabilities();
+        if capabilities.guarantee == Guarantee::Remote || handle.is_failing() || handle.is_silent() {
+            return Ok(false);
         }
-        match handle.run(|tier| tier.open_for_program(reference_of(entry))) {
-            Ok(object) => Ok(Some(object)),
-            Err(error) if matches!(error.kind(), ErrorKind::Tier { source: TierError::Unsupported(_), .. }) => Ok(None),
-            Err(error) => Err(error),
+        // A write must not take space: another tier might have to take it.
+        let is_in_place = capabilities.overwrite == OverwriteStyle::InPlace && !capabilities.is_limited;
+        let object = reference_of(entry);
+        let opened = if may_change && is_in_place {
+            for run in leased.runs.iter_mut().filter(|run| run.object == Some(place)) {
+                run.is_writable = !self.has_hole(entry, run.start, run.end)?;
+            }
+            handle.run(|tier| tier.lend(object, LoanPurpose::Change)).and_then(|loan| {
+                leased.loans.push(loan);
+                handle.run(|tier| tier.open_for_program(object, LoanPurpose::Change))
+            })
+        } else {
+            handle.run(|tier| tier.open_for_program(object, LoanPurpose::Read))
+        };
+        match opened {
+            Ok(object) => leased.objects.push(object),
+            Err(error) if matches!(error.kind(), ErrorKind::Tier { source: TierError::Unsupported(_), .. }) => {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
         }
+        Ok(true)
     }
 
     /// A description is gone, and with it the leases that it was asked for. Called with `DirectState::passed` held.
     pub(super) fn end_leases_of(&self, handle: &Handle, file: &FileState) {
         handle.has_ended.store(true, Ordering::Release);
         if handle.has_leases.load(Ordering::Acquire) {
-            file.nodes.outside_readers.recall_those_of(handle.number());
+            file.nodes.outside_users.recall_those_of(handle.number());
+            if file.nodes.outside_users.may_change() {
+                file.nodes.outside_users.await_writes();
+                self.see_outside_changes(&handle.inode, file);
+            }
         }
     }
 
-    /// Counts reads that a program made by its lease, and that devices served, as use.
-    pub fn note_outside_reads(&self, leased: &LeasedFile, node: u64, reads: OutsideReads) {
+    /// Counts what a program did by its lease as use: its writes, and reads that devices served.
+    pub fn note_outside_use(&self, leased: &LeasedFile, node: u64, uses: OutsideUse) {
         let ino = leased.inode.ino;
         // Of a file that is gone nothing is to be kept.
         if node.saturating_mul(RANGE_NODE_SIZE) >= leased.length() || leased.inode.lifecycle.lock().gone {
             return;
         }
-        self.note_accessed(&leased.inode);
         let now = self.placement.logical_clock.now();
-        let OutsideReads { random, stream_bytes } = reads;
-        let touch = |pattern, bytes| self.placement.heat.touch(ino, node, AccessKind::Read, bytes, pattern, now);
+        let OutsideUse { random, stream_bytes, writes } = uses;
+        let touch = |kind, pattern, bytes| self.placement.heat.touch(ino, node, kind, bytes, pattern, now);
         for _ in 0..random.min(USES_MAX) {
-            touch(Pattern::Random, polymux_types::limits::BLOCK_SIZE);
+            touch(AccessKind::Read, Pattern::Random, BLOCK_SIZE);
         }
         for _ in 0..stream_bytes.div_ceil(RANGE_NODE_SIZE).min(USES_MAX) {
-            touch(Pattern::Sequential, RANGE_NODE_SIZE);
+            touch(AccessKind::Read, Pattern::Sequential, RANGE_NODE_SIZE);
         }
+        for _ in 0..writes.min(USES_MAX) {
+            touch(AccessKind::Write, Pattern::Random, BLOCK_SIZE);
+        }
+        if random == 0 && stream_bytes == 0 {
+            return;
+        }
+        self.note_accessed(&leased.inode);
         if self.counts_demand() {
             self.placement.heat.demand.note_reads(ino, node, random, stream_bytes);
+        }
+    }
+
+    /// Takes over the times of changes that a program with a lease made.
+    pub fn see_changes_of(&self, leased: &LeasedFile) {
+        if let Some(file) = leased.inode.file() {
+            self.see_outside_changes(&leased.inode, file);
         }
     }
 }

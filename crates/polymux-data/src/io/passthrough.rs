@@ -57,7 +57,7 @@ impl DataPath {
         self.look_again(inode, file)?;
         let mut passed = file.direct.passed.lock();
         if purpose == OpenPurpose::Change {
-            file.nodes.outside_readers.recall_all();
+            file.nodes.outside_users.recall_those_of_unchanged_file();
         }
         // Again, because from here on no flag is set that it would have to obey unheard.
         check_open(inode, &handle.options)?;
@@ -308,7 +308,7 @@ impl DataPath {
             return Ok(Some(Obstacle::Busy));
         }
         // Nothing would show afterwards whether it is closed everywhere.
-        if file.nodes.outside_readers.hold_objects() {
+        if file.nodes.outside_users.hold_objects() {
             return Ok(Some(Obstacle::Leased));
         }
         // After a crash the log would say that the object holds less, and the bytes beyond that would be freed.
@@ -432,7 +432,8 @@ impl DataPath {
     }
 
     /// Takes size and times from the object of a file that may be changed directly; does nothing for other files.
-    pub(crate) fn see_direct_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
+    pub fn see_direct_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        self.see_outside_changes(inode, file);
         if !file.is_changed_directly() {
             return Ok(());
         }
@@ -453,13 +454,7 @@ impl DataPath {
         file.allocation.note_change();
         if *seen != stat.modified {
             *seen = stat.modified;
-            let mut common = inode.common.write();
-            // The kernel stamps objects with the time of its last tick, which lies behind the clock that stamps the daemon's changes.
-            if !stat.modified.is_shortly_before(common.modified, KERNEL_TICK_MAX) {
-                common.modified = stat.modified;
-            }
-            common.changed = common.changed.max(stat.modified);
-            inode.times_dirty.store(true, Ordering::Release);
+            adopt_object_time(inode, stat.modified);
         }
         Ok(())
     }
@@ -569,9 +564,10 @@ impl DataPath {
         self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_passed_through))
     }
 
-    /// Whether the kernel may be changing it.
+    /// Whether its attributes may change without the daemon: the kernel, or a program with a lease, may be changing it.
     pub fn is_changed_directly(&self, ino: Ino) -> bool {
-        self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(FileState::is_changed_directly))
+        let is_changed = |file: &FileState| file.is_changed_directly() || file.direct.outside.may_be_unseen();
+        self.volume.inodes.get(ino).is_some_and(|inode| inode.file().is_some_and(is_changed))
     }
 
     /// Whether the kernel has a description that may change the file.
@@ -597,6 +593,17 @@ impl DataPath {
         let kind = if purpose == OpenPurpose::Change { AccessKind::Write } else { AccessKind::Read };
         self.note_bypassing_use(inode, file, kind, pages_before);
     }
+}
+
+/// Takes over the modification time of an object that was changed without the daemon.
+pub(super) fn adopt_object_time(inode: &Inode, modified: Timestamp) {
+    let mut common = inode.common.write();
+    // The kernel stamps objects with the time of its last tick, which lies behind the clock that stamps the daemon's changes.
+    if !modified.is_shortly_before(common.modified, KERNEL_TICK_MAX) {
+        common.modified = modified;
+    }
+    common.changed = common.changed.max(modified);
+    inode.times_dirty.store(true, Ordering::Release);
 }
 
 /// Whether a tier has the space that a file may take which is changed directly.

@@ -51,7 +51,7 @@ impl DataPath {
         match (outcome, written) {
             (Some(Ok(())), _) => {
                 file.durability.entries_unsynced.lock().retain(|object| *object != entry.object);
-                if !file.is_changed_directly() {
+                if !file.is_changed_directly() && !file.direct.outside.may_be_unseen() {
                     let less = |left: u32| left.checked_sub(1);
                     let _ = file.direct.has_direct_changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
                 }
@@ -125,6 +125,8 @@ impl DataPath {
     /// The tiers sync while this thread flushes the log; whichever has nothing to do is left out. Records that replace
     /// something were appended after a sync of their own, so it does not matter which of the two is done first.
     pub fn sync_file(&self, inode: &Inode, file: &FileState) -> Result<()> {
+        // The times of changes past the daemon are in the record that becomes durable with them.
+        self.see_outside_changes(inode, file);
         // Before anything is durable: a thread that would forget unpromised bytes sees this store, or its change is seen below.
         file.spreading.unpromised.store(0, Ordering::SeqCst);
         loop {

@@ -68,7 +68,7 @@ impl DataPath {
             return;
         }
         // The daemon does not see the kernel's own writes, and assumes that they are small.
-        if !written.is_empty() || file.is_changed_directly() {
+        if !written.is_empty() || file.is_changed_directly() || file.direct.outside.may_be_unseen() {
             file.usage.small_syncs.note_small(self.volume.clock.elapsed());
         }
         if self.placement.tier_reads.is_pointless() {

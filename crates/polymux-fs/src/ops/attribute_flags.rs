@@ -33,6 +33,8 @@ impl Mounted {
         let _passed = match inode.file() {
             Some(file) => {
                 let passed = file.direct.passed.lock();
+                // No lease is given while this is locked.
+                self.data.end_outside_changes(&inode, file);
                 let is_unheard = passed.modes.is_changed_directly()
                     || file.direct.users.now().held() == Some(OpenPurpose::Change)
                     // Writes that the kernel collects come later, and look like writes after this.

@@ -29,6 +29,7 @@ impl Mounted {
                 || file.layout.read().extender().is_some()
         };
         let asks_for_object = file.is_changed_directly()
+            || file.direct.outside.may_be_unseen()
             || self.data.holders.are_possible() && !file.direct.holder_looked_for.load(Ordering::Acquire);
         let asks_for_room = self.data.asks_for_allocation(file);
         if !file.sizes.is_known.load(Ordering::Acquire) && asks_for_size() || asks_for_room || asks_for_object {
@@ -84,6 +85,10 @@ impl Mounted {
             || change.gid.is_some()
             || change.accessed.is_some()
             || change.modified.is_some();
+        if let Some(file) = inode.file() {
+            // Times that are set hold until the next change.
+            self.data.end_outside_changes(&inode, file);
+        }
         if changes_record {
             let object_time = match inode.file() {
                 Some(file) => self.data.hold_object_time(&inode, file)?,
@@ -103,6 +108,12 @@ impl Mounted {
             if let (Some(mut seen), Some(file), Some(_)) = (object_time, inode.file(), change.modified) {
                 *seen = self.data.object_time(file)?;
             }
+        }
+        if change.permissions.is_some_and(|permissions| permissions & SET_ID != 0)
+            && let Some(file) = inode.file()
+        {
+            // A lease that was given meanwhile did not see them.
+            self.data.end_outside_changes(&inode, file);
         }
         if change.set_id != SetIdBits::Keep && inode.file().is_some_and(FileState::is_changed_directly) {
             // Of a write that is durable when it returns nothing more is heard.

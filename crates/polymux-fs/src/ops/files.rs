@@ -49,6 +49,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>
         creation,
         memory_reads: OnceLock::new(),
         has_leases: AtomicBool::new(false),
+        has_asked_for_lease: AtomicBool::new(false),
         has_ended: AtomicBool::new(false),
     })
 }

@@ -115,6 +115,12 @@ impl Mounted {
         if name == PIN_ATTRIBUTE {
             self.placement.pins.note_pin();
         }
+        if name == CAPABILITIES
+            && let Some(file) = inode.file()
+        {
+            // Further writes take them away again, and have to be heard.
+            self.data.end_outside_changes(&inode, file);
+        }
         Ok(())
     }
 

@@ -171,6 +171,8 @@ impl Mover {
             if file.is_passed_through() {
                 return Err(Interrupt::PassedThrough);
             }
+            // A move changes the times of objects.
+            self.data.see_direct_changes(inode, file)?;
             let layout = file.layout.read();
             if layout.objects.is_empty() {
                 return Ok(Beginning::NothingToMove);

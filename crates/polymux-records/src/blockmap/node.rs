@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 #[cfg(shuttle)]
 use super::planted::is_leaving_noted;
-use super::{DirtyBlocks, OutsideReaders};
+use super::{DirtyBlocks, OutsideUsers};
 use crate::planted_faults::{PlantedFault, is_planted};
 
 /// Always, except where the model checker has to find that it is not.
@@ -84,7 +84,7 @@ pub struct NodeTable {
     /// Version of the last change that reached to the end of all blocks, nodes that do not exist included.
     tail_version: AtomicU64,
     /// Readers that cannot look at versions.
-    pub outside_readers: OutsideReaders,
+    pub outside_users: OutsideUsers,
 }
 
 /// Blocks held by a writer; dropping it lets overlapping writers in.
@@ -162,7 +162,7 @@ impl NodeTable {
 
     /// Marks the mapping of blocks as changed. Called with the map locked, before the change can be seen.
     pub fn mark_map_changed(&self, blocks: Range<Block>) {
-        self.outside_readers.recall_all();
+        self.outside_users.recall_all();
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         if blocks.end == Block::END {
             self.tail_version.store(version, Ordering::Release);

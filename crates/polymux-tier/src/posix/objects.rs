@@ -472,8 +472,8 @@ impl Tier for PosixTier {
         self.object_may_be_open_elsewhere(object)
     }
 
-    fn open_for_program(&self, object: ObjectRef) -> Result<OwnedFd, TierError> {
-        self.open_object_for_program(object)
+    fn open_for_program(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<OwnedFd, TierError> {
+        self.open_object_for_program(object, purpose)
     }
 
     fn share_for_copy(&self, object: ObjectRef) -> Option<OwnedFd> {

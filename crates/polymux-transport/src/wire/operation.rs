@@ -30,6 +30,23 @@ pub struct AttrChange {
     pub kills_set_id: bool,
 }
 
+/// Whether the kernel keeps pages of what it reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageUse {
+    /// The bytes are in pages of the file afterwards.
+    Kept,
+    /// A call past the page cache: it names the owner of locks, which pages do not have (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`; `fuse_direct_io` in
+    /// fs/fuse/file.c).
+    None,
+}
+
+/// The owner of locks is named.
+const LOCK_OWNER: u32 = 1 << 1;
+
+fn page_use(flags: u32) -> PageUse {
+    if flags & LOCK_OWNER != 0 { PageUse::None } else { PageUse::Kept }
+}
+
 /// Flags of a `WRITE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteFlags(pub u32);
@@ -39,6 +56,12 @@ impl WriteFlags {
     #[must_use]
     pub const fn is_from_cache(self) -> bool {
         self.0 & 1 != 0
+    }
+
+    /// Whether the kernel has the bytes in pages.
+    #[must_use]
+    pub fn page_use(self) -> PageUse {
+        page_use(self.0)
     }
 
     /// The set-id bits go.
@@ -158,6 +181,7 @@ pub enum Operation<'a> {
         handle: u64,
         offset: u64,
         size: u32,
+        pages: PageUse,
     },
     Write {
         handle: u64,
@@ -357,7 +381,10 @@ impl<'a> Operation<'a> {
     fn parse_file(opcode: Opcode, mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Result<Self, Malformed> {
         let handle = fixed.u64()?;
         Ok(match opcode {
-            Opcode::Read => Self::Read { handle, offset: fixed.u64()?, size: fixed.u32()? },
+            Opcode::Read => {
+                let (offset, size) = (fixed.u64()?, fixed.u32()?);
+                Self::Read { handle, offset, size, pages: page_use(fixed.u32()?) }
+            }
             Opcode::Write => {
                 let (offset, size, flags) = (fixed.u64()?, fixed.u32()?, WriteFlags(fixed.u32()?));
                 fixed.skip(8)?;

@@ -1,4 +1,4 @@
-//! Use of the one object of a file beside the daemon (DESIGN section 10, docs/design/0017).
+//! Use of the objects of a file beside the daemon: of the one that the kernel has (DESIGN section 10, docs/design/0017), and by leases (docs/design/0048).
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use polymux_types::sync::Mutex;
 use super::direct_users::DirectUsers;
 use super::growth_history::GrowthHistory;
 use super::io_mode::IoModes;
+use super::outside_changes::OutsideChanges;
 
 /// How the open descriptions of a file do their I/O, and the state of its passthrough grant.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ impl PagesSeen {
     }
 }
 
-/// Use of the one object of a file beside the daemon.
+/// Use of the objects of a file beside the daemon.
 #[derive(Debug)]
 pub struct DirectState {
     /// Held while a description begins or ends, as the kernel has them.
@@ -61,6 +62,8 @@ pub struct DirectState {
     /// Modification time of the object, as last seen while it was changed directly. Held while the object is queried and its
     /// answer applied, so that no older answer follows a newer one.
     pub object_modified: Mutex<Timestamp>,
+    /// Changes that programs make by leases.
+    pub outside: OutsideChanges,
     /// Whether those who change it make it longer.
     pub growth: GrowthHistory,
     /// Pages that the kernel has of the file may be older than its object.
@@ -77,6 +80,7 @@ impl Default for DirectState {
             holder_looked_for: AtomicBool::new(false),
             has_direct_changes: AtomicU32::new(0),
             object_modified: Mutex::new(Timestamp::new(0, 0)),
+            outside: OutsideChanges::default(),
             growth: GrowthHistory::default(),
             pages_stale: AtomicBool::new(false),
             written_past_pages: AtomicBool::new(false),

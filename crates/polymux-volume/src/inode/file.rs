@@ -114,7 +114,7 @@ impl FileState {
     /// Bytes were lost: each open file description receives the error once. Called with the layout locked; the next record of the file has it.
     pub fn raise_error_sequence(&self, layout: &mut Layout) {
         // Readers by a copy of the map would not see the error.
-        self.nodes.outside_readers.recall_all();
+        self.nodes.outside_users.recall_all();
         layout.error_sequence = layout.error_sequence.wrapping_add(1);
         self.durability.error_sequence.store(layout.error_sequence, Ordering::Release);
     }

@@ -34,6 +34,8 @@ pub struct Handle {
     pub memory_reads: OnceLock<Box<MemoryReadState>>,
     /// A program reads the file by a lease that it got for this description.
     pub has_leases: AtomicBool,
+    /// Its program has asked for a lease.
+    pub has_asked_for_lease: AtomicBool,
     /// It is gone, as the lock of the open descriptions of its file has it.
     pub has_ended: AtomicBool,
 }

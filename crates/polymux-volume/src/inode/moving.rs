@@ -3,10 +3,12 @@
 //! Invariants:
 //! * A move begins while its mover holds the barrier alone, so no writer is inside that does not know of it.
 //! * While another thread holds the barrier exclusively (`FileState::lock_alone`), no move of the file is under way.
+//! * Nor does a program write to the file past the daemon then, or while it is being moved: leases are given while the barrier is shared, and ended by who holds it alone.
 //! * A mover looks at the ticket between two requests, and never waits for a lock of the file without looking again.
 
 use std::sync::Arc;
 
+use polymux_records::blockmap::PageChange;
 use polymux_types::TierId;
 use polymux_types::sync::{AtomicBool, Condvar, Mutex, Ordering, RwLockWriteGuard};
 
@@ -67,6 +69,7 @@ impl FileState {
             let _turn = self.stop_move();
             let alone = self.barrier.write();
             if self.moving.ticket.lock().is_none() {
+                self.nodes.outside_users.end_changes(PageChange::Written);
                 return alone;
             }
         }
@@ -80,7 +83,9 @@ impl FileState {
             self.moving.none_waits.wait(&mut waiting);
         }
         drop(waiting);
-        self.barrier.write()
+        let alone = self.barrier.write();
+        self.nodes.outside_users.end_changes(PageChange::Written);
+        alone
     }
 
     /// Asks the move that is under way to stop, and waits until it has. The caller holds no lock of the file. The next move

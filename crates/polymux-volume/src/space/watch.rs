@@ -438,8 +438,8 @@ impl Tier for WatchedTier {
         self.call(CallClass::Read, |tier| tier.may_be_open_elsewhere(object))
     }
 
-    fn open_for_program(&self, object: ObjectRef) -> Result<std::os::fd::OwnedFd> {
-        self.call(CallClass::Read, |tier| tier.open_for_program(object))
+    fn open_for_program(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<std::os::fd::OwnedFd> {
+        self.call(CallClass::Read, |tier| tier.open_for_program(object, purpose))
     }
 
     fn share_for_copy(&self, object: ObjectRef) -> Option<std::os::fd::OwnedFd> {

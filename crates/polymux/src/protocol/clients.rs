@@ -1,4 +1,4 @@
-//! Programs that read files past the mount, on the way between daemon and command line, and in `--json`.
+//! Programs that use files past the mount, on the way between daemon and command line, and in `--json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,4 +30,7 @@ pub struct ClientReport {
     pub covered_bytes: u64,
     /// Short reads at random that devices served.
     pub device_reads: u64,
+    /// Writes past the mount.
+    #[serde(default)]
+    pub writes: u64,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use polymux_lease::message::{Granted, redeem};
 use polymux_lease::{LeasedMap, command};
-use polymux_types::LeaseTicket;
+use polymux_types::{LeaseTicket, LeaseWish};
 
 use crate::mounted::TestVolume;
 use crate::mounted::native::text;
@@ -27,7 +27,7 @@ pub fn wait_until(condition: &str, is_so: impl Fn() -> bool) {
 
 /// A ticket for an open file, as the kernel hands it out; `None` where it is refused.
 pub fn ticket_of(file: &File) -> Option<LeaseTicket> {
-    command::decode(&command::ask(file).expect("asked")).ok()
+    command::decode(&command::ask(file, LeaseWish::AnyFile).expect("asked")).ok()
 }
 
 /// A lease that is current; waits until there is one. A daemon that is busy may be late once, and a mover may recall one at once.

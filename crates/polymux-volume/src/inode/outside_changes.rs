@@ -1,0 +1,84 @@
+//! Changes of a file that programs make past the daemon, by leases (docs/design/0048).
+
+use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use polymux_types::{ObjectId, Timestamp};
+
+/// Leases that ended sooner because the file was used through the mount were not worth their price, in milliseconds.
+const WORTHWHILE_MS: u64 = 10_000;
+/// After such a one the next is given after this time, after each further one twice as much later.
+const PAUSE_MIN_MS: u64 = 1_000;
+const PAUSE_MAX_MS: u64 = 60_000;
+
+/// When leases are given to programs that change a file.
+#[derive(Debug, Default)]
+struct Worth {
+    given_ms: u64,
+    pause_ms: u64,
+}
+
+/// What is known of changes past the daemon.
+#[derive(Debug, Default)]
+pub struct OutsideChanges {
+    /// Objects may have been changed since they were last asked.
+    may_be_unseen: AtomicBool,
+    /// Modification times of the objects, as last seen. Held while they are asked and the answer is applied, so that no older answer follows a newer one.
+    pub seen: Mutex<Vec<(ObjectId, Timestamp)>>,
+    /// No lease before this moment, in milliseconds since mounting.
+    not_before_ms: AtomicU64,
+    worth: Mutex<Worth>,
+}
+
+impl OutsideChanges {
+    /// Programs may change objects from now on.
+    pub fn begin(&self, now_ms: u64) {
+        self.may_be_unseen.store(true, Ordering::SeqCst);
+        self.worth.lock().given_ms = now_ms;
+    }
+
+    /// Whether objects may have been changed since they were last asked.
+    #[inline]
+    pub fn may_be_unseen(&self) -> bool {
+        self.may_be_unseen.load(Ordering::SeqCst)
+    }
+
+    /// All changes have been seen, and no program makes further ones. Called with `seen` held.
+    pub fn note_all_seen(&self) {
+        self.may_be_unseen.store(false, Ordering::SeqCst);
+    }
+
+    /// Leases ended because the file was used through the mount.
+    pub fn note_used_through_mount(&self, now_ms: u64) {
+        let mut worth = self.worth.lock();
+        let was_worthwhile = now_ms.saturating_sub(worth.given_ms) >= WORTHWHILE_MS;
+        worth.pause_ms = if was_worthwhile { PAUSE_MIN_MS } else { (worth.pause_ms * 2).clamp(PAUSE_MIN_MS, PAUSE_MAX_MS) };
+        self.not_before_ms.store(now_ms + worth.pause_ms, Ordering::Relaxed);
+    }
+
+    /// Whether a lease would be worth its price now.
+    pub fn is_lease_worthwhile(&self, now_ms: u64) -> bool {
+        now_ms >= self.not_before_ms.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_used_through_the_mount_again_and_again_gets_leases_ever_later() {
+        let changes = OutsideChanges::default();
+        assert!(changes.is_lease_worthwhile(0));
+        let (mut now_ms, mut pauses) = (0, Vec::new());
+        for _ in 0..8 {
+            changes.begin(now_ms);
+            changes.note_used_through_mount(now_ms + 5);
+            let pause_ms = (0..).find(|pause_ms| changes.is_lease_worthwhile(now_ms + 5 + pause_ms)).unwrap();
+            pauses.push(pause_ms);
+            now_ms += 5 + pause_ms;
+        }
+        assert_eq!(pauses, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
+        changes.begin(now_ms);
+        changes.note_used_through_mount(now_ms + WORTHWHILE_MS);
+        assert!(changes.is_lease_worthwhile(now_ms + WORTHWHILE_MS + PAUSE_MIN_MS), "one that lasted was worth it");
+    }
+}
