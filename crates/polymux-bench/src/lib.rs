@@ -21,6 +21,7 @@ pub mod embedded;
 pub mod flush;
 pub mod in_program;
 pub mod large;
+pub mod lease_writes;
 pub mod leases;
 pub mod machine;
 pub mod memory;

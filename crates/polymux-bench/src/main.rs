@@ -5,7 +5,8 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use polymux_bench::{
-    append, death, flush, in_program, large, leases, meta, moves, preload, region, spread, store, suite, tiering,
+    append, death, flush, in_program, large, lease_writes, leases, meta, moves, preload, region, spread, store, suite,
+    tiering,
 };
 
 /// The allocator of the daemon too.
@@ -36,6 +37,8 @@ enum Command {
     InProgram(in_program::InProgramArguments),
     /// Reads of a mounted volume past the mount, against a plain mount and the file system below it.
     Leases(leases::LeaseArguments),
+    /// Random writes past the mount, beside readers, against a plain mount and the file system below it.
+    LeaseWrites(lease_writes::LeaseWriteArguments),
     /// Unmodified programs under the library of `polymux run`, without it, and on the file system below.
     Preload(preload::PreloadArguments),
     /// The cost of letting operations outlive the daemon: small files with and without memory for that.
@@ -75,6 +78,7 @@ fn main() -> Result<()> {
         Command::Append(arguments) => append::run(&arguments),
         Command::InProgram(arguments) => in_program::run(&arguments),
         Command::Leases(arguments) => leases::run(&arguments),
+        Command::LeaseWrites(arguments) => lease_writes::run(&arguments),
         Command::Preload(arguments) => preload::run(&arguments),
         Command::DeathCost(arguments) => death::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),

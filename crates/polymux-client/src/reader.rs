@@ -36,10 +36,7 @@ const READS_OF_A_LOOK: u64 = 16;
 fn pause_max(refusal: Option<LeaseRefusal>) -> Duration {
     match refusal {
         Some(
-            LeaseRefusal::Busy
-            | LeaseRefusal::Unfreed
-            | LeaseRefusal::OpenForChanges
-            | LeaseRefusal::UsedThroughMount,
+            LeaseRefusal::Busy | LeaseRefusal::Unfreed | LeaseRefusal::OpenForChanges | LeaseRefusal::UsedThroughMount,
         ) => PAUSE_SHORT_MAX,
         _ => PAUSE_LONG_MAX,
     }
@@ -284,9 +281,8 @@ impl<H: Host> Reader<H> {
     #[must_use]
     pub fn report(&self) -> Report {
         let refused = self.refused.try_lock().and_then(|refused| *refused);
-        let sum = |count: fn(&Lane<H>) -> &AtomicU64| {
-            self.lanes.iter().map(|lane| count(lane).load(Ordering::Relaxed)).sum()
-        };
+        let sum =
+            |count: fn(&Lane<H>) -> &AtomicU64| self.lanes.iter().map(|lane| count(lane).load(Ordering::Relaxed)).sum();
         let direct = DirectCalls { reads: sum(|lane| &lane.direct), writes: sum(|lane| &lane.direct_writes) };
         self.counts.report(direct, self.leases.load(Ordering::Relaxed), refused)
     }

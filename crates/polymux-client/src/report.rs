@@ -39,6 +39,11 @@ impl Way {
         Self::OtherFile,
     ];
 
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter()
+    }
+
     fn describe(self) -> &'static str {
         match self {
             Self::Directly => "directly",

@@ -67,7 +67,9 @@ pub use polymux_records::parts::{
     Access, AccessTimes, BootId, KernelConnection, MissingTiers, MountOptions, NewVolume, PageCache, Parts, Progress,
     Promotion, ReaderLayout, SaturationSource, TierMember, TierName, TierPresence, TierSource, VolumeError,
 };
-pub use polymux_records::passthrough::{BackingId, ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept, PagesPort, PassthroughPort};
+pub use polymux_records::passthrough::{
+    BackingId, ClosingHeard, IoDecision, IoMode, Obstacle, PagesKept, PagesPort, PassthroughPort,
+};
 #[cfg(feature = "planted-faults")]
 pub use polymux_records::planted_faults::{FoundBy, PlantedFault};
 pub use polymux_records::report::{

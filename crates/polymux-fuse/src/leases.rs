@@ -20,9 +20,7 @@ impl Adapter {
             return Err(Errno::ENOTTY);
         }
         let issued = match command::wish_of(data) {
-            Some(wish) => {
-                self.fs.issue_lease_ticket(HandleId(handle), LeaseApplicant { uid: header.uid, wish })
-            }
+            Some(wish) => self.fs.issue_lease_ticket(HandleId(handle), LeaseApplicant { uid: header.uid, wish }),
             None => Err(LeaseRefusal::OtherVersion),
         };
         Ok(command::encode(issued.map_err(LeaseRefusal::code)).to_vec())

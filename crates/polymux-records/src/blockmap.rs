@@ -12,9 +12,9 @@ mod exceptions;
 mod map;
 mod node;
 mod node_moves;
-mod outside_users;
 #[cfg(all(test, shuttle))]
 mod outside_schedules;
+mod outside_users;
 #[cfg(shuttle)]
 pub mod planted;
 mod undo;

@@ -68,7 +68,8 @@ impl DataPath {
         let objects = file.layout.read().objects.clone();
         let mut are_all_asked = true;
         for entry in objects {
-            let stat = self.volume.tiers.by_id(entry.tier).and_then(|tier| tier.run(|tier| tier.stat(reference_of(&entry))));
+            let stat =
+                self.volume.tiers.by_id(entry.tier).and_then(|tier| tier.run(|tier| tier.stat(reference_of(&entry))));
             let Ok(stat) = stat else {
                 are_all_asked = false;
                 continue;

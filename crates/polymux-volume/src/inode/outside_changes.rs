@@ -50,7 +50,8 @@ impl OutsideChanges {
     pub fn note_used_through_mount(&self, now_ms: u64) {
         let mut worth = self.worth.lock();
         let was_worthwhile = now_ms.saturating_sub(worth.given_ms) >= WORTHWHILE_MS;
-        worth.pause_ms = if was_worthwhile { PAUSE_MIN_MS } else { (worth.pause_ms * 2).clamp(PAUSE_MIN_MS, PAUSE_MAX_MS) };
+        worth.pause_ms =
+            if was_worthwhile { PAUSE_MIN_MS } else { (worth.pause_ms * 2).clamp(PAUSE_MIN_MS, PAUSE_MAX_MS) };
         self.not_before_ms.store(now_ms + worth.pause_ms, Ordering::Relaxed);
     }
 
