@@ -15,6 +15,8 @@ mod node_moves;
 #[cfg(all(test, shuttle))]
 mod outside_schedules;
 mod outside_users;
+#[cfg(all(test, shuttle))]
+mod outside_write_schedules;
 #[cfg(shuttle)]
 pub mod planted;
 mod undo;

@@ -137,7 +137,9 @@ impl DataPath {
         if handle.options.append || handle.options.positions_appends || handle.options.synchronous {
             return Err(LeaseRefusal::WritesElsewhere);
         }
-        if !file.direct.outside.is_lease_worthwhile(self.volume.elapsed_ms()) {
+        let now_ms = self.volume.elapsed_ms();
+        file.direct.outside.note_wanted(now_ms);
+        if !file.direct.outside.is_lease_worthwhile(now_ms) {
             return Err(LeaseRefusal::UsedThroughMount);
         }
         Ok(LeasedFor::ChangingFile)

@@ -37,9 +37,14 @@ impl DataPath {
         if wait == Wait::Never {
             return Err(ErrorKind::WouldBlock.into());
         }
-        // A program that asked for a lease itself will not go on like this.
-        if change != PageChange::WrittenBack && !handle.has_asked_for_lease.load(Ordering::Relaxed) {
-            file.direct.outside.note_used_through_mount(self.volume.elapsed_ms());
+        let now_ms = self.volume.elapsed_ms();
+        match change {
+            PageChange::WrittenBack => {}
+            // A program that asked for a lease itself will not go on like this.
+            _ if handle.has_asked_for_lease.load(Ordering::Relaxed) => {
+                file.direct.outside.note_ended_by_applicant(now_ms);
+            }
+            PageChange::Read | PageChange::Written => file.direct.outside.note_used_through_mount(now_ms),
         }
         file.nodes.outside_users.end_changes(change);
         self.see_outside_changes(inode, file);

@@ -78,7 +78,10 @@ impl DataPath {
         let is_held = file.direct.users.now().held() == Some(OpenPurpose::Change);
         // Collected writes come as whole pages, without the flags of an open file description: appends look like overwrites.
         let is_unclear = self.collects_writes() && is_append_only(inode);
-        let is_kept = !is_held && !is_unclear && self.volume.options.page_cache == PageCache::On;
+        // Pages would end the leases of programs that change the file, and those of a program that is about to get one most of all.
+        let is_leased =
+            file.nodes.outside_users.may_change() || file.direct.outside.are_leases_wanted(self.volume.elapsed_ms());
+        let is_kept = !is_held && !is_unclear && !is_leased && self.volume.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
         let mode = modes.open(purpose, &mut grant, through_daemon, standing);
         if mode == IoMode::PassthroughDirect && is_append_only(inode) && handle.options.read {

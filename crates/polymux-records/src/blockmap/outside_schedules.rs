@@ -10,7 +10,7 @@ use polymux_types::sync::{AtomicBool, AtomicU64, Ordering, RwLock, thread};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
-use super::{NodeTable, OutsideUser};
+use super::{LeasedFor, NodeTable, OutsideUser};
 
 const SCHEDULES: usize = 3000;
 const BYTES: u64 = 7;
@@ -63,7 +63,7 @@ fn move_block(file: &File, recalled: Recalled) {
 /// Takes the map, and reads by it until it is recalled.
 fn read_by_copy(file: &File) {
     let reader = Arc::new(Reader::default());
-    file.nodes.outside_users.add(1, reader.clone());
+    file.nodes.outside_users.add(1, reader.clone(), LeasedFor::UnchangedFile, 0);
     let copied = *file.owner.read();
     for _ in 0..3 {
         let bytes = file.objects[copied].load(Ordering::SeqCst);

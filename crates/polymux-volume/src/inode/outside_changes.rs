@@ -8,12 +8,21 @@ const WORTHWHILE_MS: u64 = 10_000;
 /// After such a one the next is given after this time, after each further one twice as much later.
 const PAUSE_MIN_MS: u64 = 1_000;
 const PAUSE_MAX_MS: u64 = 60_000;
+/// Programs that get leases one after the other end those of each other once. After so many ends in a row they use the mount in ways for which they have no lease,
+const ENDS_MAX: u32 = 64;
+/// and a lease that lived so long ends the row.
+const ROW_MS: u64 = 1_000;
+
+/// A program that wants a lease and gets none asks again in this time.
+const WANTED_MS: u64 = 2_000;
 
 /// When leases are given to programs that change a file.
 #[derive(Debug, Default)]
 struct Worth {
     given_ms: u64,
     pause_ms: u64,
+    /// Leases that programs which can use them ended, one soon after the other.
+    ended_by_applicants: u32,
 }
 
 /// What is known of changes past the daemon.
@@ -25,6 +34,8 @@ pub struct OutsideChanges {
     pub seen: Mutex<Vec<(ObjectId, Timestamp)>>,
     /// No lease before this moment, in milliseconds since mounting.
     not_before_ms: AtomicU64,
+    /// When a program last asked for a lease, in milliseconds since mounting, and 1; 0 where none has.
+    wanted_ms: AtomicU64,
     worth: Mutex<Worth>,
 }
 
@@ -46,6 +57,17 @@ impl OutsideChanges {
         self.may_be_unseen.store(false, Ordering::SeqCst);
     }
 
+    /// A program asks for a lease.
+    pub fn note_wanted(&self, now_ms: u64) {
+        self.wanted_ms.store(now_ms + 1, Ordering::Relaxed);
+    }
+
+    /// Whether programs want leases: pages that the kernel gets now would stand in the way of these.
+    pub fn are_leases_wanted(&self, now_ms: u64) -> bool {
+        let wanted_ms = self.wanted_ms.load(Ordering::Relaxed);
+        wanted_ms > 0 && now_ms < wanted_ms + WANTED_MS
+    }
+
     /// Leases ended because the file was used through the mount.
     pub fn note_used_through_mount(&self, now_ms: u64) {
         let mut worth = self.worth.lock();
@@ -53,6 +75,21 @@ impl OutsideChanges {
         worth.pause_ms =
             if was_worthwhile { PAUSE_MIN_MS } else { (worth.pause_ms * 2).clamp(PAUSE_MIN_MS, PAUSE_MAX_MS) };
         self.not_before_ms.store(now_ms + worth.pause_ms, Ordering::Relaxed);
+    }
+
+    /// A program that can use leases ended some through the mount.
+    pub fn note_ended_by_applicant(&self, now_ms: u64) {
+        let mut worth = self.worth.lock();
+        let is_in_row = now_ms.saturating_sub(worth.given_ms) < ROW_MS;
+        worth.ended_by_applicants = if is_in_row { worth.ended_by_applicants + 1 } else { 0 };
+        let are_too_many = worth.ended_by_applicants > ENDS_MAX;
+        if are_too_many {
+            worth.ended_by_applicants = 0;
+        }
+        drop(worth);
+        if are_too_many {
+            self.note_used_through_mount(now_ms);
+        }
     }
 
     /// Whether a lease would be worth its price now.
@@ -64,6 +101,25 @@ impl OutsideChanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_that_end_leases_of_each_other_all_the_time_get_none_for_a_while() {
+        let changes = OutsideChanges::default();
+        for now_ms in 0..=u64::from(ENDS_MAX) {
+            assert!(changes.is_lease_worthwhile(now_ms));
+            changes.begin(now_ms);
+            changes.note_ended_by_applicant(now_ms);
+        }
+        assert!(!changes.is_lease_worthwhile(u64::from(ENDS_MAX)));
+    }
+
+    #[test]
+    fn leases_are_wanted_for_a_while_after_a_program_asked() {
+        let changes = OutsideChanges::default();
+        assert!(!changes.are_leases_wanted(0));
+        changes.note_wanted(0);
+        assert!(changes.are_leases_wanted(WANTED_MS) && !changes.are_leases_wanted(WANTED_MS + 1));
+    }
 
     #[test]
     fn a_file_that_is_used_through_the_mount_again_and_again_gets_leases_ever_later() {
