@@ -209,6 +209,12 @@ bench-leases:
 	$(CARGO) build --release --locked -p polymux -p polymux-bench
 	$(BENCH) leases --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
 
+# Random writes into a file of a mounted volume by programs with leases, beside readers, through the mount, and natively.
+.PHONY: bench-lease-writes
+bench-lease-writes:
+	$(CARGO) build --release --locked -p polymux -p polymux-bench
+	$(BENCH) lease-writes --directory "$(DIRECTORY)" $(BENCH_OPTIONS)
+
 # Programs as they come under the library of `polymux run`, without it, and natively.
 .PHONY: bench-preload
 bench-preload:
@@ -260,7 +266,7 @@ bench-store:
 # memory that a program shares with the daemon.
 .PHONY: test-leases
 test-leases:
-	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_leases_kill -- --nocapture
+	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_leases_kill --test mounted_lease_writes_kill -- --nocapture
 
 # Thousands of schedules of the model checker shuttle: log, group flush and memtable switch; and the mover beside writers,
 # readers, appends, truncation, fsync and unlink; and readers of other processes. Takes some minutes.
