@@ -334,7 +334,7 @@ pub fn run(arguments: &LeaseWriteArguments) -> Result<()> {
     for object in volume.objects()?.iter().chain(&sides.paths) {
         rustix::fs::fadvise(&File::open(object)?, 0, None, Advice::DontNeed)?;
     }
-    // Last the objects: what the daemon reads for the kernel leaves its memory again.
+    // Last the objects: bytes that the daemon reads for the kernel leave its memory again.
     for file in sides.paths.iter().chain(&volume.objects()?) {
         std::io::copy(&mut File::open(file)?, &mut std::io::sink())?;
     }

@@ -117,7 +117,7 @@ impl LeasedMap {
         self.0.word(0).load(Ordering::SeqCst) == CURRENT
     }
 
-    /// What became of a write that has just reached an object, and is still announced.
+    /// Whether a write that has just reached an object, and is still announced, is one of the file.
     #[inline]
     #[must_use]
     pub fn written(&self) -> Written {

@@ -93,7 +93,7 @@ pub trait Tier: Send + Sync {
     /// [`TierError::Unsupported`] where objects are no files of this kernel.
     fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>, TierError>;
 
-    /// Opens an object anew, to be read or overwritten by another process (docs/design/0046, 0048). Whoever lets it be overwritten lends it for that as well.
+    /// Opens an object anew, to be read or overwritten by another process (docs/design/0046, 0048). One that is to be overwritten is lent for that as well.
     ///
     /// # Errors
     /// [`TierError::Unsupported`] where objects are no files of this kernel, or are on another machine.

@@ -1,8 +1,8 @@
 //! Programs that overwrite a file past the mount and are killed or stopped at any instruction, while movers move it; one that keeps the daemon waiting; and daemons that die under them
 //! (docs/design/0048).
 //!
-//! Invariants: a writer is a process of its own, started from this test binary, with a part of the file of its own. Before it writes a block it notes in a file beside the volume what it
-//! is going to write, and after the write has returned that it has. `POLYMUX_HEAVY=1` kills and stops 2000 writers, and 200 daemons.
+//! Invariants: a writer is a process of its own, started from this test binary, with a part of the file of its own. Before it writes a block it notes its next
+//! value in a file beside the volume, and after the write has returned that it has. `POLYMUX_HEAVY=1` kills and stops 2000 writers, and 200 daemons.
 
 #[path = "leases/asking.rs"]
 mod asking;
@@ -39,7 +39,7 @@ fn block_of(number: u64, value: u64) -> Vec<u8> {
     bytes
 }
 
-/// What was written to each block, and what was about to be.
+/// The value that was written to each block last, and the one that was about to be.
 struct Notes(File);
 
 impl Notes {

@@ -108,7 +108,7 @@ impl DataPath {
         port.issue(id, applicant)
     }
 
-    /// What a lease for a description is for, as far as that follows from how files are open.
+    /// The kind of lease that a description may have, as far as that follows from how files are open.
     fn lease_for(
         &self,
         handle: &Handle,
@@ -217,11 +217,11 @@ impl DataPath {
         Ok(LeasedFile { inode, user, leased_for, runs, objects, loans, length: 0 })
     }
 
-    /// Has the kernel forget what it knows of a file, after a look at what would be unheard from now on.
+    /// Has the kernel forget the pages of a file, after a look at privileges whose loss would be unheard from now on.
     fn prepare_for_changes(&self, handle: &Handle, file: &FileState, leased: &LeasedFile) -> Result<OrRefusal<()>> {
         let inode = &handle.inode;
         if may_change(handle) {
-            // Whoever adds privileges or forbids writes ends leases after that, so one of the two is seen.
+            // A change that adds privileges or forbids writes ends leases afterwards, so one of the two is seen.
             let grants_privileges = inode.common.read().permissions & SET_ID != 0
                 || self.volume.metadata.xattr(inode.ino, CAPABILITIES)?.is_some();
             if grants_privileges {
@@ -330,7 +330,7 @@ impl DataPath {
         }
     }
 
-    /// Counts what a program did by its lease as use: its writes, and reads that devices served.
+    /// Counts use of a file by a lease: writes, and reads that devices served.
     pub fn note_outside_use(&self, leased: &LeasedFile, node: u64, uses: OutsideUse) {
         let ino = leased.inode.ino;
         // Of a file that is gone nothing is to be kept.

@@ -1,7 +1,7 @@
 //! Files that programs change past the daemon, by leases (docs/design/0048).
 //!
 //! Invariants:
-//! * The kernel gets a page with bytes that a lease covers after the users of these leases were recalled and waited for. So no page is older than what a program wrote. Calls past the page
+//! * The kernel gets a page with bytes that a lease covers after the users of these leases were recalled and waited for. So no page is older than the bytes that a program wrote. Calls past the page
 //!   cache end no lease: the object orders them and the writes of programs.
 //! * A mover copies nothing that changes: who has the file alone, or moves it, has ended all changes (`FileState::lock_alone`).
 //! * An object that programs may change counts as unsynced (`Loan`), and its modification time becomes that of the file when anything asks for it: before its attributes are
@@ -92,7 +92,7 @@ impl DataPath {
         }
     }
 
-    /// Notes the times of objects before programs may change them. Called by whoever gives a lease, whose user is on the list.
+    /// Notes the times of objects before programs may change them. Called while a lease is given, with its user on the list.
     pub(super) fn begin_outside_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
         self.see_outside_changes(inode, file);
         let mut seen = file.direct.outside.seen.lock();

@@ -41,7 +41,7 @@ pub trait OutsideUser: Debug + Send + Sync {
     fn expire(&self) {}
 }
 
-/// What may happen to a file while a program has a lease on it.
+/// Changes that may happen to a file while a program has a lease on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeasedFor {
     /// Nothing: no description may change the file.
@@ -50,14 +50,14 @@ pub enum LeasedFor {
     ChangingFile,
 }
 
-/// What happens to pages that the kernel has of a file.
+/// Changes of the pages that the kernel has of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageChange {
     /// They get bytes of the file.
     Read,
-    /// They have what a program writes, and are written at once.
+    /// They get bytes that a program writes, which are written at once.
     Written,
-    /// They have what a program stored in a mapping, and are written some time later.
+    /// They have bytes that a program stored in a mapping, which are written some time later.
     WrittenBack,
 }
 

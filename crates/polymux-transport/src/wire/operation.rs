@@ -30,7 +30,7 @@ pub struct AttrChange {
     pub kills_set_id: bool,
 }
 
-/// Whether the kernel keeps pages of what it reads or writes.
+/// Whether the kernel keeps pages of the bytes that it reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageUse {
     /// The bytes are in pages of the file afterwards.

@@ -25,7 +25,7 @@ struct Worth {
     ended_by_applicants: u32,
 }
 
-/// What is known of changes past the daemon.
+/// Knowledge of changes past the daemon.
 #[derive(Debug, Default)]
 pub struct OutsideChanges {
     /// Objects may have been changed since they were last asked.
