@@ -229,10 +229,9 @@ fn no_write_is_lost_while_ranges_move() {
             .collect();
         for round in 0..8 {
             let tier = if round % 2 == 0 { "fast" } else { "slow" };
-            std::thread::sleep(Duration::from_millis(300));
+            wait_until("all have leases", || volume.status()["leases"]["live"] == 4);
             migrate(&volume, &path, tier, ["0-2MiB", "2MiB-4MiB", "4MiB-8MiB"][round % 3]);
         }
-        std::thread::sleep(Duration::from_millis(300));
         drop(over);
         threads.into_iter().map(|thread| thread.join().expect("no thread failed")).collect()
     });
