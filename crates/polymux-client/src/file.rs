@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use polymux_types::{LeaseRefusal, LeaseWish};
 use rustix::fs::{Mode, OFlags};
 
 use crate::host::Linked;
@@ -40,7 +41,7 @@ fn lane() -> usize {
 
 /// Opens a file once more with the access that it has, past the page cache.
 fn open_past_pages(file: &fs::File) -> io::Result<fs::File> {
-    let access = rustix::fs::fcntl_getfl(file)? & OFlags::RWMODE;
+    let access = rustix::fs::fcntl_getfl(file)? & (OFlags::RWMODE | OFlags::NOATIME);
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?.into())
 }
@@ -80,7 +81,7 @@ impl File {
         let kernel = self.kernel.as_fd();
         let mut way = match self.reader.read_past_mount(kernel, lane(), buffer, offset) {
             Ok(()) => return Ok(buffer.len()),
-            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel),
+            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel, |refused| self.wish(refused)),
             Err(way) => way,
         };
         if way == Way::Directly {
@@ -93,12 +94,24 @@ impl File {
         self.for_calls().read_at(buffer, offset)
     }
 
+    /// The leases to be asked for, after a refusal: for a file that changes only with another description for calls through the kernel.
+    fn wish(&self, refused: Option<LeaseRefusal>) -> LeaseWish {
+        let flags = rustix::fs::fcntl_getfl(&self.kernel).unwrap_or(OFlags::empty());
+        let is_for_reading = flags & OFlags::RWMODE == OFlags::RDONLY;
+        if is_for_reading && refused != Some(LeaseRefusal::OpenForChanges) || self.past_pages().is_none() {
+            return LeaseWish::UnchangedFile;
+        }
+        LeaseWish::AnyFile
+    }
+
+    fn past_pages(&self) -> Option<&fs::File> {
+        self.past_pages.get_or_init(|| open_past_pages(&self.kernel).ok()).as_ref()
+    }
+
     /// The description for calls through the kernel.
     fn for_calls(&self) -> &fs::File {
-        if !self.reader.keeps_pages_away() {
-            return &self.kernel;
-        }
-        self.past_pages.get_or_init(|| open_past_pages(&self.kernel).ok()).as_ref().unwrap_or(&self.kernel)
+        let past_pages = if self.reader.keeps_pages_away() { self.past_pages() } else { None };
+        past_pages.unwrap_or(&self.kernel)
     }
 
     /// Writes at an offset; the position of the open file stays. Returns the number of bytes, as `pwrite(2)` does.
@@ -112,7 +125,7 @@ impl File {
         let kernel = self.kernel.as_fd();
         let mut way = match self.reader.write_past_mount(kernel, lane(), data, offset) {
             Ok(()) => return Ok(data.len()),
-            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel),
+            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel, |refused| self.wish(refused)),
             Err(way) => way,
         };
         if way == Way::Directly {

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use polymux_types::LeaseWish;
 use rustix::fs::{AtFlags, StatxFlags};
 
 /// The ways of its program, as a reader has to know them.
@@ -12,8 +11,6 @@ pub trait Host: 'static {
     /// it still is the file of the lease. Holes are left to the kernel, because the buffer may be at an address that is none. Reads wait for no lock: they may
     /// interrupt the thread that has it.
     const IS_UNAWARE: bool;
-    /// Leases that the program can use: for a file that changes meanwhile, calls that cannot go past the mount go past the page cache ([`crate::Reader::keeps_pages_away`]).
-    const WISH: LeaseWish;
     /// Lives while a lock is held or memory allocated that a signal handler must not meet.
     type Quiet;
     /// Lives while descriptors are made or received.
@@ -66,7 +63,6 @@ pub struct Linked;
 
 impl Host for Linked {
     const IS_UNAWARE: bool = false;
-    const WISH: LeaseWish = LeaseWish::AnyFile;
     type Quiet = ();
     type Receiving = ();
     type Descriptor = OwnedFd;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use polymux_lease::message::{Granted, Visit};
 use polymux_lease::{Changes, LeasedMap, Life, UseCounts, Written, command, message};
-use polymux_types::{LeaseRefusal, LeaseTicket, MapRun};
+use polymux_types::{LeaseRefusal, LeaseTicket, LeaseWish, MapRun};
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -89,11 +89,11 @@ impl<H: Host> Received<H> {
 
 impl<H: Host> Lease<H> {
     /// Asks for a lease on an open file.
-    pub(crate) fn ask(file: BorrowedFd<'_>) -> Result<Self, NoLease> {
+    pub(crate) fn ask(file: BorrowedFd<'_>, wish: LeaseWish) -> Result<Self, NoLease> {
         if !may_be_of_a_volume(file).map_err(NoLease::Unreachable)? {
             return Err(NoLease::NoVolume);
         }
-        let answer = match command::ask(file, H::WISH) {
+        let answer = match command::ask(file, wish) {
             Ok(answer) => answer,
             Err(error) if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) => return Err(NoLease::NoVolume),
             Err(error) => return Err(NoLease::Unreachable(error)),

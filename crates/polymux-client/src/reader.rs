@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use polymux_lease::Changes;
-use polymux_types::LeaseRefusal;
 use polymux_types::sync::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+use polymux_types::{LeaseRefusal, LeaseWish};
 
 use crate::host::Host;
 use crate::lease::{Lease, NoLease};
@@ -25,19 +25,21 @@ const OUTGROWN_MAX: u32 = 256;
 const OUTGROWN_AGE: Duration = Duration::from_secs(1);
 /// Longest pause where the reason of the refusal may be gone soon, and the one after a short lease,
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(1);
+/// where the pause is one of the daemon,
+const PAUSE_IN_USE_MAX: Duration = Duration::from_millis(100);
 /// and where it may last.
 const PAUSE_LONG_MAX: Duration = Duration::from_secs(10);
-/// After the end of a lease for a file that changes pages are kept away for so long.
-const AFTER_CHANGES: Duration = Duration::from_secs(1);
+/// After the end of a lease for a file that changes, or a refusal that is soon over, pages are kept away for so long: longer than any pause before the next request then.
+const AFTER_CHANGES: Duration = Duration::from_secs(3);
 /// During a pause so many reads look at the clock once: looking at it costs more than counting.
 const READS_OF_A_LOOK: u64 = 16;
 
 /// How long a refusal keeps a program from asking again, at most.
 fn pause_max(refusal: Option<LeaseRefusal>) -> Duration {
     match refusal {
-        Some(
-            LeaseRefusal::Busy | LeaseRefusal::Unfreed | LeaseRefusal::OpenForChanges | LeaseRefusal::UsedThroughMount,
-        ) => PAUSE_SHORT_MAX,
+        Some(LeaseRefusal::Busy | LeaseRefusal::Unfreed | LeaseRefusal::OpenForChanges) => PAUSE_SHORT_MAX,
+        // Until this program asks it ends the leases of those who got them earlier.
+        Some(LeaseRefusal::UsedThroughMount) => PAUSE_IN_USE_MAX,
         _ => PAUSE_LONG_MAX,
     }
 }
@@ -364,10 +366,13 @@ impl<H: Host> Reader<H> {
         has_one || self.changed.try_lock().is_some_and(|changed| changed.is_some_and(|at| at.elapsed() < AFTER_CHANGES))
     }
 
-    /// Asks for a lease, if it is time for that: [`Way::Directly`] where there is one now. Called for calls that go through the kernel for want of one.
-    pub fn consider_asking(&self, file: BorrowedFd<'_>) -> Way {
+    /// Asks for a lease, if it is time for that: [`Way::Directly`] where there is one now. Called for calls that go through the kernel for want of one. `wish` is asked if so.
+    pub fn consider_asking(&self, file: BorrowedFd<'_>, wish: impl FnOnce(Option<LeaseRefusal>) -> LeaseWish) -> Way {
         match self.turn() {
-            Ok(turn) => self.ask(file, turn),
+            Ok(turn) => {
+                let refused = self.refused.try_lock().and_then(|refused| *refused);
+                self.ask(file, wish(refused), turn)
+            }
             Err(way) => way,
         }
     }
@@ -398,11 +403,11 @@ impl<H: Host> Reader<H> {
         Ok(Turn { next, pause })
     }
 
-    /// Asks for a lease, which takes a quarter of a second at the most. Returns [`Way::Directly`] if there is one from now on, and why not otherwise.
-    pub fn ask(&self, file: BorrowedFd<'_>, turn: Turn<'_>) -> Way {
+    /// Asks for a lease, which takes a quarter of a second at the most. Who wishes one for any file makes other calls past the page cache while [`Self::keeps_pages_away`]. Returns [`Way::Directly`] if there is one from now on, and why not otherwise.
+    pub fn ask(&self, file: BorrowedFd<'_>, wish: LeaseWish, turn: Turn<'_>) -> Way {
         let Turn { mut next, pause } = turn;
         let generation = self.generation.load(Ordering::Acquire);
-        let asked = Lease::ask(file);
+        let asked = Lease::ask(file, wish);
         let _quiet = H::quiet();
         match asked {
             Ok(lease) => {
@@ -426,14 +431,15 @@ impl<H: Host> Reader<H> {
                 *next = Next::Never;
                 Way::NoVolume
             }
-            Err(NoLease::Refused(LeaseRefusal::Contended)) => {
-                self.note_changing();
-                *self.refused.lock() = Some(LeaseRefusal::Contended);
-                *next = Next::not_before(PAUSE_MIN);
-                Way::Refused
-            }
             Err(NoLease::Refused(refusal)) => {
                 *self.refused.lock() = Some(refusal);
+                let is_soon_over =
+                    matches!(refusal, LeaseRefusal::Busy | LeaseRefusal::Unfreed | LeaseRefusal::Contended);
+                if wish == LeaseWish::AnyFile && is_soon_over {
+                    // Until then this program does not end the leases that others get.
+                    self.note_changing();
+                }
+                let pause = if refusal == LeaseRefusal::Contended { PAUSE_MIN } else { pause };
                 *next = Next::not_before(pause.min(pause_max(Some(refusal))));
                 Way::Refused
             }

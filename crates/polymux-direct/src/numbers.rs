@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use polymux_client::{FileIdentity, Host, LeaseWish};
+use polymux_client::{FileIdentity, Host};
 
 use crate::forks::Receiving;
 use crate::interface;
@@ -15,7 +15,6 @@ pub struct Unaware;
 
 impl Host for Unaware {
     const IS_UNAWARE: bool = true;
-    const WISH: LeaseWish = LeaseWish::UnchangedFile;
     type Quiet = Quiet;
     type Receiving = Receiving;
     type Descriptor = Placed;

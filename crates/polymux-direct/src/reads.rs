@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use polymux_client::Way;
+use polymux_client::{LeaseWish, Way};
 
 use crate::ALLOCATOR;
 use crate::files::{self, Watched};
@@ -26,7 +26,7 @@ pub fn ask(number: RawFd) -> Answer {
     }
     let Some(watched) = files::get(number).or_else(|| files::watch(number)) else { return Answer::Foreign };
     let way = match watched.reader.turn() {
-        Ok(turn) => watched.reader.ask(files::borrow(number), turn),
+        Ok(turn) => watched.reader.ask(files::borrow(number), LeaseWish::UnchangedFile, turn),
         Err(way) => way,
     };
     match way {

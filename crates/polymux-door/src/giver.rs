@@ -11,7 +11,7 @@ use polymux_types::LeaseRefusal;
 
 use crate::Shared;
 use crate::connection::Connection;
-use crate::lease::{Lease, Recall, Shared as Memory};
+use crate::lease::{Lease, Mounts, Recall, Shared as Memory};
 use crate::tickets::Issued;
 
 /// A connection that has shown a ticket.
@@ -74,7 +74,9 @@ impl Giver {
         if self.shared.is_over() {
             return Err(LeaseRefusal::Off);
         }
-        let recall = Arc::new(Recall::new(request.connection.peer, Arc::clone(&self.shared.late_users)));
+        let peer = request.connection.peer;
+        let mounts = Mounts::of(&request.connection, peer);
+        let recall = Arc::new(Recall::new(peer.uid, mounts, Arc::clone(&self.shared.late_users)));
         // An error is in the log.
         let mut leased = file_system
             .lease_file(request.issued.handle, RUNS_MAX, request.issued.wish, Arc::clone(&recall) as _)
@@ -88,7 +90,7 @@ impl Giver {
         // The program has the map, and will have the objects.
         leased.runs = Vec::new();
         let objects = std::mem::take(&mut leased.objects);
-        let lease = Lease::new(request.connection.peer, leased, recall);
+        let lease = Lease::new(peer, leased, recall);
         Ok(Given { lease, map: for_map, counts: for_counts, objects })
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use polymux_fs::{FileSystem, LeasedFile, OutsideUser};
-use polymux_lease::message::Peer;
+use polymux_lease::message::{self, Peer};
 use polymux_lease::{LeasedMap, UseCounts};
 use polymux_types::sync::{Mutex, MutexGuard};
 use polymux_types::{Ino, LeaseRefusal, OutsideUse};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::Connection;
 use crate::late_users::LateUsers;
@@ -27,16 +29,17 @@ pub struct Shared {
 /// The word by which a program learns that its map is not true any more. It exists before the map does, which is copied meanwhile.
 #[derive(Debug)]
 pub struct Recall {
-    peer: Peer,
+    uid: u32,
+    mounts: Mounts,
     late_users: Arc<LateUsers>,
     is_recalled: AtomicBool,
     shared: OnceLock<Shared>,
 }
 
 impl Recall {
-    /// For the lease of a program.
-    pub fn new(peer: Peer, late_users: Arc<LateUsers>) -> Self {
-        Self { peer, late_users, is_recalled: AtomicBool::new(false), shared: OnceLock::new() }
+    /// For the lease of a program of a user.
+    pub fn new(uid: u32, mounts: Mounts, late_users: Arc<LateUsers>) -> Self {
+        Self { uid, mounts, late_users, is_recalled: AtomicBool::new(false), shared: OnceLock::new() }
     }
 
     pub fn is_recalled(&self) -> bool {
@@ -58,12 +61,25 @@ impl Recall {
     }
 }
 
-/// Whether a process sees the mounts that this one sees. By the descriptor of an object root can change its attributes, which in a container is more than it may do to the file.
-fn is_in_our_mount_namespace(pid: i32) -> bool {
-    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
-    match (namespace(&pid.to_string()), namespace("self")) {
-        (Ok(theirs), Ok(ours)) => theirs == ours,
-        _ => false,
+/// The mounts that a process sees. By the descriptor of an object a process with privileges can change its attributes, which in a container is more than it may do to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mounts {
+    /// Those that this process sees.
+    Ours,
+    /// Others, or it is unknown.
+    Others,
+}
+
+impl Mounts {
+    /// Those of the process that connected.
+    pub fn of(connection: impl AsFd, peer: Peer) -> Self {
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+        let Ok(process) = message::process_of(connection) else { return Self::Others };
+        let theirs = namespace(&peer.pid.to_string());
+        // While it lives its number is that of no other process.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let lives = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)) == Ok(0);
+        if lives && theirs.is_some() && theirs == namespace("self") { Self::Ours } else { Self::Others }
     }
 }
 
@@ -75,9 +91,9 @@ impl OutsideUser for Recall {
     }
 
     fn admit_to_changes(&self) -> Result<(), LeaseRefusal> {
-        if self.late_users.has(self.peer.uid, Instant::now()) {
+        if self.late_users.has(self.uid, Instant::now()) {
             Err(LeaseRefusal::Late)
-        } else if self.peer.uid == 0 && !is_in_our_mount_namespace(self.peer.pid) {
+        } else if self.mounts == Mounts::Others {
             Err(LeaseRefusal::OtherNamespace)
         } else {
             Ok(())
@@ -89,10 +105,13 @@ impl OutsideUser for Recall {
     }
 
     fn expire(&self) {
-        self.late_users.note(self.peer.uid, Instant::now());
         if let Some(shared) = self.shared.get() {
             shared.map.expire();
         }
+    }
+
+    fn note_late(&self) {
+        self.late_users.note(self.uid, Instant::now());
     }
 }
 
@@ -114,7 +133,6 @@ impl Lease {
 
     /// Has placement learn of the uses since the last call, as far as `believed` goes: the program may have written anything there.
     pub fn collect(&self, file_system: &FileSystem, believed: &mut Believed) {
-        file_system.see_changes_of(&self.leased);
         let Some(shared) = self.recall.shared.get() else { return };
         if !believed.is_more() {
             return;
@@ -261,8 +279,7 @@ mod tests {
 
     #[test]
     fn a_map_that_changed_while_it_was_copied_is_never_true() {
-        let peer = Peer { pid: 1, uid: 1 };
-        let (early, late) = (Recall::new(peer, Arc::default()), Recall::new(peer, Arc::default()));
+        let [early, late] = [(); 2].map(|()| Recall::new(1, Mounts::Ours, Arc::default()));
         let (ours, theirs) = map();
         early.recall();
         assert!(early.is_recalled());

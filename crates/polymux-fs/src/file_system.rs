@@ -625,11 +625,6 @@ impl FileSystem {
         self.mounted.data.note_outside_use(leased, node, uses);
     }
 
-    /// Takes over the times of changes that a program with a lease made.
-    pub fn see_changes_of(&self, leased: &LeasedFile) {
-        self.mounted.data.see_changes_of(leased);
-    }
-
     /// The kernel of this mount is about to have pages with bytes of a file from an offset on. Before it reads or writes them.
     ///
     /// # Errors

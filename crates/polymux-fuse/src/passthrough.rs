@@ -17,8 +17,8 @@ use polymux_types::Ino;
 pub(crate) struct Pages(pub(crate) Arc<Device>);
 
 impl PagesPort for Pages {
-    fn write_back_and_forget(&self, ino: Ino) {
-        self.0.write_back(ino.get());
+    fn write_back_and_forget(&self, ino: Ino) -> bool {
+        self.0.has_written_back(ino.get())
     }
 }
 

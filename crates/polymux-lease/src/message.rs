@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use polymux_types::{LeaseTicket, Secret};
@@ -107,6 +107,28 @@ pub fn peer_of(connection: &OwnedFd) -> io::Result<Peer> {
         libc::getsockopt(connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut length)
     };
     if outcome == 0 { Ok(Peer { pid: credentials.pid, uid: credentials.uid }) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `SO_PEERPIDFD` of include/uapi/asm-generic/socket.h, Linux 6.5.
+const PEER_PROCESS: libc::c_int = 77;
+
+/// The process that connected, by a descriptor: its number may be that of another one by now.
+///
+/// # Errors
+/// As `getsockopt(2)`: the process is gone, or the kernel does not know the option.
+pub fn process_of(connection: impl AsFd) -> io::Result<OwnedFd> {
+    let mut descriptor: libc::c_int = -1;
+    let mut length = libc::socklen_t::try_from(size_of_val(&descriptor)).expect("it is short");
+    let place = std::ptr::from_mut(&mut descriptor).cast();
+    // SAFETY: the kernel writes no more than the length says, and any number is a good one.
+    let outcome = unsafe {
+        libc::getsockopt(connection.as_fd().as_raw_fd(), libc::SOL_SOCKET, PEER_PROCESS, place, &raw mut length)
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// The time that a program still has for a daemon. The kernel has the same bytes, so it waits for none that is busy, or stopped; signals do not make it longer.

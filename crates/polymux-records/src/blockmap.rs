@@ -25,7 +25,7 @@ pub(crate) use dirty::DirtyBlocks;
 pub use map::{BlockMap, Extent, MapChange, Run};
 pub use node::NodeTable;
 pub use node_moves::{ClosedNodes, whole_nodes};
-pub use outside_users::{LeasedFor, OutsideUser, OutsideUsers, PageChange};
+pub use outside_users::{HeldOff, LeasedFor, OutsideUser, OutsideUsers, PageChange};
 pub use undo::UndoLog;
 
 pub use polymux_types::block::BLOCKS_PER_NODE;

@@ -110,8 +110,12 @@ counters!(
     opens_cached,
     /// Files opened through the daemon, without it.
     opens_direct,
-    /// Files lent to programs.
+    /// Leases given to programs.
     leases_given,
+    /// Times that the kernel had to forget the pages of a file for a lease.
+    leases_with_pages_forgotten,
+    /// Times that leases of a file ended because the kernel was about to have pages of it.
+    leases_ended_by_pages,
     /// Sizes made exact.
     settles,
     /// Syncs of files.

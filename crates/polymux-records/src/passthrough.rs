@@ -46,9 +46,10 @@ pub trait PassthroughPort: Send + Sync {
 
 /// Reaches the pages that the kernel has of files.
 pub trait PagesPort: Send + Sync {
-    /// Has the kernel write back the changed pages of a file, and forget all of its pages and attributes. Returns when it has. Never called by a thread that serves the
-    /// kernel, nor with a lock that such a thread takes: the kernel sends writes meanwhile.
-    fn write_back_and_forget(&self, ino: Ino);
+    /// Has the kernel write back the changed pages of a file, and forget all of its pages and attributes. Returns when it has; `false` where it could not be asked. Never called by a thread
+    /// that serves the kernel, nor with a lock that such a thread takes: the kernel sends writes meanwhile.
+    #[must_use]
+    fn write_back_and_forget(&self, ino: Ino) -> bool;
 }
 
 /// Whether the kernel may go on using pages that it has of a file.

@@ -166,6 +166,15 @@ impl Device {
         self.notify(node, &outdated_pages(node));
     }
 
+    /// As [`Self::write_back`]; whether the kernel has no page of the inode that is older than this call.
+    #[must_use]
+    pub fn has_written_back(&self, node: u64) -> bool {
+        match self.send(&outdated_pages(node)) {
+            Ok(()) => true,
+            Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT)),
+        }
+    }
+
     /// Makes the kernel forget the names that it keeps of a directory. It waits while it gives such names to a program: called where the kernel keeps
     /// programs from listing the directory, or by a thread for which others do not wait.
     pub fn forget_listing(&self, node: u64) {

@@ -39,12 +39,14 @@ crate::enum_with_all! {
         Privileged = 16,
         /// A program of this user kept the daemon waiting for a write past the mount.
         Late = 17,
-        /// A program of root in another mount namespace could do more to an object than to the file.
+        /// A program in another mount namespace could do more to an object than to the file.
         OtherNamespace = 18,
         /// Before Linux 6.16 pages that the kernel writes back may arrive after it has forgotten them.
         OldKernel = 19,
         /// Programs that can use leases called the kernel while this one was given: they are to keep pages away for a moment, and ask again.
         Contended = 20,
+        /// It is immutable or append-only.
+        Protected = 21,
         /// The daemon is of another version.
         OtherVersion = 0xffff_ffff,
     }
@@ -84,9 +86,10 @@ impl LeaseRefusal {
             Self::UsedThroughMount => "it is used through the mount, too",
             Self::Privileged => "it has set-id bits or capabilities",
             Self::Late => "a program of this user was waited for too long",
+            Self::Protected => "it is immutable or append-only",
             Self::Contended => "other programs ask for leases at the same time",
             Self::OldKernel => "it is open for changes, and the kernel is older than Linux 6.16",
-            Self::OtherNamespace => "root of another mount namespace may not change objects",
+            Self::OtherNamespace => "programs in another mount namespace may not change objects",
             Self::OtherVersion => "the daemon is of another version",
         }
     }

@@ -30,6 +30,7 @@ impl DataPath {
         let recorded = self.volume.metadata.boot_with_objects().unwrap_or(Some(BootId::UNKNOWN));
         let may_be_this = recorded.is_some_and(|boot| boot == self.volume.options.boot || boot == BootId::UNKNOWN);
         self.holders.are_possible.store(may_be_this, Ordering::Release);
+        self.kernel.gave_objects_out.store(may_be_this, Ordering::Release);
         if self.holders.are_possible() {
             // Each file is looked at in the background, too, so that there is an end to it.
             self.volume.size_recovery.asked_up_to.lock().get_or_insert(Ino(0));
@@ -49,7 +50,12 @@ impl DataPath {
     /// descriptions that were passed through and whose release did not arrive.
     pub fn forget_boot(&self, open: usize) -> Result<()> {
         let may_be_held = self.holders.are_possible() || !self.holders.held.lock().is_empty();
-        if open > 0 || may_be_held || matches!(self.volume.metadata.boot_with_objects(), Ok(None)) {
+        // Of a program that got an object by a lease nothing says that it is gone.
+        if open > 0
+            || may_be_held
+            || self.kernel.gave_objects_out.load(Ordering::Acquire)
+            || matches!(self.volume.metadata.boot_with_objects(), Ok(None))
+        {
             return Ok(());
         }
         let mut batch = Batch::new();

@@ -26,6 +26,8 @@ use polymux_volume::inode::{FileState, Handle, Inode, check_open, reference_of};
 
 use crate::data_path::DataPath;
 
+/// Runs of a map that are copied only to see that it can be.
+const RUNS_LOOKED_AT: usize = 8192;
 /// Uses of one node that are noted at once, at most.
 const USES_MAX: u64 = 64;
 
@@ -99,7 +101,7 @@ impl DataPath {
         let is_open_for_changes =
             file.direct.passed.try_lock().is_some_and(|passed| passed.modes.is_open_for_changes());
         if applicant.wish == LeaseWish::AnyFile {
-            handle.has_asked_for_lease.store(true, Ordering::Relaxed);
+            handle.asked_for_lease_ms.store(self.volume.elapsed_ms() + 1, Ordering::Relaxed);
         }
         self.lease_for(&handle, file, applicant.wish, is_open_for_changes)?;
         if file.layout.read().objects.is_empty() {
@@ -116,7 +118,8 @@ impl DataPath {
         wish: LeaseWish,
         is_open_for_changes: bool,
     ) -> OrRefusal<LeasedFor> {
-        if handle.io_mode.get().is_none() || !handle.options.read && !handle.options.write {
+        // The descriptor of an object that can be written can be read as well.
+        if handle.io_mode.get().is_none() || !handle.options.read {
             return Err(LeaseRefusal::NotForReading);
         }
         if file.is_passed_through() {
@@ -136,6 +139,10 @@ impl DataPath {
         }
         if handle.options.append || handle.options.positions_appends || handle.options.synchronous {
             return Err(LeaseRefusal::WritesElsewhere);
+        }
+        // A program that only reads has the kernel forget nothing: it gets a lease beside those of writers.
+        if !may_change(handle) && !file.nodes.outside_users.have_settled() {
+            return Err(LeaseRefusal::OpenForChanges);
         }
         let now_ms = self.volume.elapsed_ms();
         file.direct.outside.note_wanted(now_ms);
@@ -168,13 +175,16 @@ impl DataPath {
         {
             return Ok(Err(refusal));
         }
-        let (runs, entries) = match self.copy_map(file, runs_max, leased.leased_for) {
+        let (runs, entries) = match self.copy_map(file, runs_max, leased.leased_for, leased.length) {
             Ok(copied) => copied,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        leased.length = runs.last().map_or(0, |run| run.end);
+        let length = runs.last().map_or(0, |run| run.end);
+        assert!(length <= leased.length, "a lease covers no more than others know of");
+        leased.length = length;
         leased.runs = runs;
         if may_change(handle) {
+            self.note_given_out()?;
             self.begin_outside_changes(inode, file)?;
         }
         // A tier may hang, so no lock is held. Objects that the file gives up meanwhile are of no use to the program, because it is recalled before.
@@ -186,6 +196,10 @@ impl DataPath {
                 Err(_) if !file.nodes.outside_users.list(&leased.user) => return Ok(Err(LeaseRefusal::Busy)),
                 Err(error) => return Err(error),
             }
+        }
+        // A change that holds leases off looks whether objects are open elsewhere after it has recalled all users.
+        if !file.nodes.outside_users.list(&leased.user) {
+            return Ok(Err(LeaseRefusal::Busy));
         }
         self.note_accessed(inode);
         Counters::count(&self.volume.counters.leases_given);
@@ -209,15 +223,22 @@ impl DataPath {
             return Err(LeaseRefusal::UnknownTicket);
         }
         handle.has_leases.store(true, Ordering::Release);
-        let whole_blocks = file.size() / BLOCK_SIZE * BLOCK_SIZE;
-        file.nodes.outside_users.add(handle.number(), Arc::clone(&user), leased_for, whole_blocks);
+        let length = match leased_for {
+            LeasedFor::UnchangedFile => file.size(),
+            LeasedFor::ChangingFile => {
+                file.direct.outside.begin(self.volume.elapsed_ms());
+                file.size() / BLOCK_SIZE * BLOCK_SIZE
+            }
+        };
+        let is_admitted = file.nodes.outside_users.add(handle.number(), Arc::clone(&user), leased_for, length);
         // From here on it leaves the list when it is dropped.
         let inode = Arc::clone(&handle.inode);
         let (runs, objects, loans) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(LeasedFile { inode, user, leased_for, runs, objects, loans, length: 0 })
+        let leased = LeasedFile { inode, user, leased_for, runs, objects, loans, length };
+        if is_admitted { Ok(leased) } else { Err(LeaseRefusal::Busy) }
     }
 
-    /// Has the kernel forget the pages of a file, after a look at privileges whose loss would be unheard from now on.
+    /// Has the kernel forget the pages of a file, after a look at all that would be in the way of a lease.
     fn prepare_for_changes(&self, handle: &Handle, file: &FileState, leased: &LeasedFile) -> Result<OrRefusal<()>> {
         let inode = &handle.inode;
         if may_change(handle) {
@@ -228,11 +249,29 @@ impl DataPath {
                 return Ok(Err(LeaseRefusal::Privileged));
             }
             if check_open(inode, &handle.options).is_err() {
-                return Ok(Err(LeaseRefusal::NotForReading));
+                return Ok(Err(LeaseRefusal::Protected));
             }
         }
-        let Some(port) = self.kernel.pages_port.get() else { return Ok(Err(LeaseRefusal::OldKernel)) };
-        port.write_back_and_forget(inode.ino);
+        let entries = match self.copy_map(file, RUNS_LOOKED_AT, leased.leased_for, leased.length) {
+            Ok((_, entries)) => entries,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        for entry in &entries {
+            if !self.is_fit_for_programs(entry)? {
+                return Ok(Err(LeaseRefusal::Tier));
+            }
+        }
+        // Beside another user the kernel has no pages already.
+        if !file.nodes.outside_users.have_settled() {
+            if !may_change(handle) {
+                return Ok(Err(LeaseRefusal::OpenForChanges));
+            }
+            let Some(port) = self.kernel.pages_port.get() else { return Ok(Err(LeaseRefusal::OldKernel)) };
+            Counters::count(&self.volume.counters.leases_with_pages_forgotten);
+            if !port.write_back_and_forget(inode.ino) {
+                return Ok(Err(LeaseRefusal::Failed));
+            }
+        }
         if file.nodes.outside_users.settle(&leased.user) {
             return Ok(Ok(()));
         }
@@ -240,8 +279,22 @@ impl DataPath {
         Ok(Err(if is_worthwhile { LeaseRefusal::Contended } else { LeaseRefusal::UsedThroughMount }))
     }
 
+    /// Whether the tier of an object is in a state in which programs may use its objects.
+    fn is_fit_for_programs(&self, entry: &ObjectEntry) -> Result<bool> {
+        let handle = self.volume.tiers.by_id(entry.tier)?;
+        let Some(tier) = handle.present() else { return Ok(false) };
+        let is_local = tier.capabilities().guarantee != Guarantee::Remote;
+        Ok(is_local && !handle.is_failing() && !handle.is_silent())
+    }
+
     /// The map of a file, and the objects that it names.
-    fn copy_map(&self, file: &FileState, runs_max: usize, leased_for: LeasedFor) -> OrRefusal<CopiedMap> {
+    fn copy_map(
+        &self,
+        file: &FileState,
+        runs_max: usize,
+        leased_for: LeasedFor,
+        length_max: u64,
+    ) -> OrRefusal<CopiedMap> {
         let _shared = match leased_for {
             LeasedFor::UnchangedFile => None,
             LeasedFor::ChangingFile => Some(file.barrier.try_read().ok_or(LeaseRefusal::Busy)?),
@@ -251,6 +304,8 @@ impl DataPath {
             LeasedFor::UnchangedFile => file.size(),
             LeasedFor::ChangingFile => file.size() / BLOCK_SIZE * BLOCK_SIZE,
         };
+        // The file may have grown since others were notified how far the lease goes.
+        let size = size.min(length_max);
         if layout.objects.is_empty() || size == 0 {
             return Err(LeaseRefusal::NoObject);
         }
@@ -288,12 +343,12 @@ impl DataPath {
         entry: &ObjectEntry,
         may_change: bool,
     ) -> Result<bool> {
+        if !self.is_fit_for_programs(entry)? {
+            return Ok(false);
+        }
         let handle = self.volume.tiers.by_id(entry.tier)?;
         let Some(tier) = handle.present() else { return Ok(false) };
         let capabilities = tier.capabilities();
-        if capabilities.guarantee == Guarantee::Remote || handle.is_failing() || handle.is_silent() {
-            return Ok(false);
-        }
         // A write must not take space: another tier might have to take it.
         let is_in_place = capabilities.overwrite == OverwriteStyle::InPlace && !capabilities.is_limited;
         let object = reference_of(entry);
@@ -323,10 +378,7 @@ impl DataPath {
         handle.has_ended.store(true, Ordering::Release);
         if handle.has_leases.load(Ordering::Acquire) {
             file.nodes.outside_users.recall_those_of(handle.number());
-            if file.nodes.outside_users.may_change() {
-                file.nodes.outside_users.await_writes();
-                self.see_outside_changes(&handle.inode, file);
-            }
+            file.nodes.outside_users.await_writes();
         }
     }
 
@@ -355,13 +407,6 @@ impl DataPath {
         self.note_accessed(&leased.inode);
         if self.counts_demand() {
             self.placement.heat.demand.note_reads(ino, node, random, stream_bytes);
-        }
-    }
-
-    /// Takes over the times of changes that a program with a lease made.
-    pub fn see_changes_of(&self, leased: &LeasedFile) {
-        if let Some(file) = leased.inode.file() {
-            self.see_outside_changes(&leased.inode, file);
         }
     }
 }

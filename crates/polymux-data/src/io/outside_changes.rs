@@ -7,16 +7,27 @@
 //! * An object that programs may change counts as unsynced (`Loan`), and its modification time becomes that of the file when anything asks for it: before its attributes are
 //!   answered, before it is synced, and before the daemon itself writes to it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use polymux_records::attributes::HandleId;
 use polymux_records::blockmap::PageChange;
+use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
 use polymux_tier::Wait;
-use polymux_volume::inode::{FileState, Inode, reference_of};
+use polymux_volume::inode::{FileState, Handle, Inode, reference_of};
 
 use super::passthrough::adopt_object_time;
 use crate::data_path::DataPath;
+
+/// A program that wants a lease asks again in this time.
+const ASKS_AGAIN_MS: u64 = 2_000;
+
+/// Whether the program of a description calls the kernel for want of a lease.
+fn is_applicant(handle: &Handle, now_ms: u64) -> bool {
+    let asked_ms = handle.asked_for_lease_ms.load(Ordering::Relaxed);
+    asked_ms > 0 && now_ms < asked_ms + ASKS_AGAIN_MS
+}
 
 impl DataPath {
     /// Ends changes past the daemon before the kernel has pages with bytes from an offset on.
@@ -38,23 +49,52 @@ impl DataPath {
             return Err(ErrorKind::WouldBlock.into());
         }
         let now_ms = self.volume.elapsed_ms();
+        let is_applicant = is_applicant(&handle, now_ms);
         match change {
             PageChange::WrittenBack => {}
-            // A program that asked for a lease itself will not go on like this.
-            _ if handle.has_asked_for_lease.load(Ordering::Relaxed) => {
-                file.direct.outside.note_ended_by_applicant(now_ms);
-            }
+            _ if is_applicant => file.direct.outside.note_ended_by_applicant(now_ms),
             PageChange::Read | PageChange::Written => file.direct.outside.note_used_through_mount(now_ms),
         }
-        file.nodes.outside_users.end_changes(change);
-        self.see_outside_changes(inode, file);
+        if file.nodes.outside_users.end_changes(change) {
+            Counters::count(&self.volume.counters.leases_ended_by_pages);
+        }
         Ok(())
     }
 
-    /// Ends changes past the daemon, for now.
-    pub fn end_outside_changes(&self, inode: &Inode, file: &FileState) {
-        file.nodes.outside_users.end_changes(PageChange::Read);
+    /// Ends changes past the daemon before attributes are set, for which a program waits in vain if it does so all the time.
+    pub fn end_changes_for_attributes(&self, inode: &Inode, file: &FileState) {
+        if file.nodes.outside_users.end_changes(PageChange::Written) {
+            file.direct.outside.note_used_through_mount(self.volume.elapsed_ms());
+        }
         self.see_outside_changes(inode, file);
+    }
+
+    /// Objects are about to be given to programs, to be written: from now on each may be open somewhere.
+    pub(super) fn note_given_out(&self) -> Result<()> {
+        if !self.kernel.gave_objects_out.load(Ordering::Acquire) {
+            self.record_boot()?;
+            self.kernel.gave_objects_out.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether a program may write to an object of a file without the daemon, whatever became of its lease. Called while leases are held off. A file that the kernel uses itself was looked at
+    /// before that began.
+    ///
+    /// # Errors
+    /// A tier cannot be asked.
+    pub fn may_be_written_unheard(&self, file: &FileState) -> Result<bool> {
+        if !self.kernel.gave_objects_out.load(Ordering::Acquire) || file.is_passed_through() {
+            return Ok(false);
+        }
+        let objects = file.layout.read().objects.clone();
+        for entry in objects {
+            let handle = self.volume.tiers.by_id(entry.tier)?;
+            if handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry)))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes over the times of changes past the daemon. An object that cannot be asked is asked again later.
@@ -92,9 +132,8 @@ impl DataPath {
         }
     }
 
-    /// Notes the times of objects before programs may change them. Called while a lease is given, with its user on the list.
-    pub(super) fn begin_outside_changes(&self, inode: &Inode, file: &FileState) -> Result<()> {
-        self.see_outside_changes(inode, file);
+    /// Notes the times of objects before programs may change them. Called while a lease is given, with its user on the list, and its pending frees carried out.
+    pub(super) fn begin_outside_changes(&self, inode: &Arc<Inode>, file: &FileState) -> Result<()> {
         let mut seen = file.direct.outside.seen.lock();
         let objects = file.layout.read().objects.clone();
         for entry in objects {
@@ -103,8 +142,23 @@ impl DataPath {
                 seen.push((entry.object, stat.modified));
             }
         }
-        file.direct.outside.begin(self.volume.elapsed_ms());
         file.direct.has_direct_changes.store(2, Ordering::Release);
+        self.holders.leased.lock().insert(inode.ino, Arc::clone(inode));
         Ok(())
+    }
+
+    /// Takes over the times of changes past the daemon of all files, each second.
+    pub fn see_all_outside_changes(&self) {
+        let leased: Vec<Arc<Inode>> = self.holders.leased.lock().values().cloned().collect();
+        if leased.is_empty() || !self.holders.is_look_at_leased_due(self.volume.elapsed_ms()) {
+            return;
+        }
+        for inode in leased {
+            let Some(file) = inode.file() else { continue };
+            self.see_outside_changes(&inode, file);
+            if !file.direct.outside.may_be_unseen() {
+                self.holders.leased.lock().remove(&inode.ino);
+            }
+        }
     }
 }

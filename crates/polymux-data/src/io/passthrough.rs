@@ -340,6 +340,13 @@ impl DataPath {
         if !is_local || handle.is_failing() || handle.is_silent() || handle.is_draining() {
             return Ok(Some(Obstacle::Tier));
         }
+        // Of a program that had a lease nothing but this says that it has closed the object.
+        if self.kernel.gave_objects_out.load(Ordering::Acquire)
+            && file.direct.users.now().held().is_none()
+            && handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry)))?
+        {
+            return Ok(Some(Obstacle::Leased));
+        }
         let stat = handle.run(|tier| tier.stat(reference_of(&entry)))?;
         if stat.size != file.size() && file.direct.users.now().held().is_none() {
             return Ok(Some(Obstacle::Unlogged));

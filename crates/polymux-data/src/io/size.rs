@@ -38,7 +38,6 @@ impl DataPath {
     /// Finds out the size where the record leaves it to an object, once per stay in memory.
     pub fn ensure_size(&self, inode: &Inode, file: &FileState) -> Result<()> {
         self.look_for_holder(inode, file)?;
-        self.see_outside_changes(inode, file);
         if file.is_changed_directly() {
             // The object is not cut below a program that goes on writing to it.
             return self.see_direct_changes(inode, file);

@@ -170,6 +170,8 @@ impl DataPath {
         }
         let entry = self.ensure_object(inode, file, tier)?;
         let claim = self.claim_range(inode, &entry, first..last)?;
+        // Nothing is written past the daemon to bytes that are copied, until they are mapped where they went.
+        let _held_off = file.nodes.outside_users.hold_off();
         let copied = self.copy_for_relocation(inode, file, &entry, old, position, data);
         let owned_end = if is_last { Block::END } else { last };
         let switched = copied.and_then(|()| self.commit_relocation(inode, file, first..owned_end, &claim, old));

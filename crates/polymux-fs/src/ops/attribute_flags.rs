@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use polymux_records::attributes::{AttributeFlags, FileKind, WriteOrigin};
+use polymux_records::blockmap::PageChange;
 use polymux_records::caller::Caller;
 use polymux_records::error::Result;
 use polymux_types::{Errno, Ino};
@@ -34,13 +35,14 @@ impl Mounted {
             Some(file) => {
                 let passed = file.direct.passed.lock();
                 // No lease is given while this is locked.
-                self.data.end_outside_changes(&inode, file);
+                file.nodes.outside_users.end_changes(PageChange::Written);
                 let is_unheard = passed.modes.is_changed_directly()
                     || file.direct.users.now().held() == Some(OpenPurpose::Change)
                     // Writes that the kernel collects come later, and look like writes after this.
                     || self.data.collects_writes() && self.data.handles.has_cached_writer(ino);
                 let old = AttributeFlags::known(inode.common.read().attribute_flags);
-                if is_unheard && flags.without(old).intersects(PRIVILEGED) {
+                let is_privileged = flags.without(old).intersects(PRIVILEGED);
+                if is_privileged && (is_unheard || self.data.may_be_written_unheard(file)?) {
                     return Err(Errno::EBUSY.into());
                 }
                 Some(passed)

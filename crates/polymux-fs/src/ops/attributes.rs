@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use polymux_records::attributes::{Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
+use polymux_records::blockmap::HeldOff;
 use polymux_records::caller::{Caller, Wait};
 use polymux_records::error::{ErrorKind, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
@@ -42,6 +43,7 @@ impl Mounted {
     pub(crate) fn attributes_of(&self, inode: &Inode) -> Result<Attributes> {
         let (size, blocks, device) = match &inode.body {
             Body::Regular(file) => {
+                self.data.see_outside_changes(inode, file);
                 if self.data.collects_writes() {
                     // The kernel would keep a guess for as long as it knows the file.
                     self.data.ensure_size(inode, file)?;
@@ -85,10 +87,7 @@ impl Mounted {
             || change.gid.is_some()
             || change.accessed.is_some()
             || change.modified.is_some();
-        if let Some(file) = inode.file() {
-            // Times that are set hold until the next change.
-            self.data.end_outside_changes(&inode, file);
-        }
+        let _held_off = self.hold_off_for(&inode, change)?;
         if changes_record {
             let object_time = match inode.file() {
                 Some(file) => self.data.hold_object_time(&inode, file)?,
@@ -108,12 +107,6 @@ impl Mounted {
             if let (Some(mut seen), Some(file), Some(_)) = (object_time, inode.file(), change.modified) {
                 *seen = self.data.object_time(file)?;
             }
-        }
-        if change.permissions.is_some_and(|permissions| permissions & SET_ID != 0)
-            && let Some(file) = inode.file()
-        {
-            // A lease that was given meanwhile did not see them.
-            self.data.end_outside_changes(&inode, file);
         }
         if change.set_id != SetIdBits::Keep && inode.file().is_some_and(FileState::is_changed_directly) {
             // Of a write that is durable when it returns nothing more is heard.
@@ -152,6 +145,39 @@ impl Mounted {
     /// Refuses set-id bits to a file that may still be changed through a mount that is gone: the kernel sends the request that would take
     /// them away again to a connection without a daemon. A mapping of this mount is no reason: stores through one take no bits away on any
     /// file system.
+    /// Ends leases, where attributes other than access times are set, and keeps new ones away while set-id bits are.
+    ///
+    /// # Errors
+    /// `EBUSY`: a program may write to the file without taking the bits away.
+    fn hold_off_for<'a>(&self, inode: &'a Inode, change: &SetAttributes) -> Result<Option<HeldOff<'a>>> {
+        let Some(file) = inode.file() else { return Ok(None) };
+        let is_set = change.permissions.is_some() || change.uid.is_some() || change.gid.is_some();
+        if is_set || change.modified.is_some() {
+            // Times that are set hold until the next change.
+            self.data.end_changes_for_attributes(inode, file);
+        }
+        if change.permissions.unwrap_or_default() & !inode.common.read().permissions & SET_ID == 0 {
+            return Ok(None);
+        }
+        self.hold_off_for_privileges(inode, file).map(Some)
+    }
+
+    /// Keeps leases away while a file gets privileges, or is protected from writes.
+    ///
+    /// # Errors
+    /// `EBUSY`: a program may write to the file without the daemon.
+    pub(super) fn hold_off_for_privileges<'a>(&self, inode: &Inode, file: &'a FileState) -> Result<HeldOff<'a>> {
+        let held_off = file.nodes.outside_users.hold_off();
+        if self.data.may_be_written_unheard(file)? {
+            log::warn!(
+                "inode {}: set-id bits, capabilities and protection are refused: a program that got a lease has its objects open",
+                inode.ino
+            );
+            return Err(Errno::EBUSY.into());
+        }
+        Ok(held_off)
+    }
+
     fn check_new_set_id(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
         let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
         let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };

@@ -74,6 +74,7 @@ impl Mounted {
             Ok(true) => progress = Progress::Worked,
             Err(error) => log::error!("volume {}: describing objects failed: {error}", self.volume.name),
         }
+        self.data.see_all_outside_changes();
         match self.data.look_at_held_files() {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,

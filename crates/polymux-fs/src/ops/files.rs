@@ -1,6 +1,6 @@
 //! Open files: reading, writing, syncing, copying.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use polymux_data::io::{Keeper, WriteRequest, lost_bytes, patience};
@@ -49,7 +49,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>
         creation,
         memory_reads: OnceLock::new(),
         has_leases: AtomicBool::new(false),
-        has_asked_for_lease: AtomicBool::new(false),
+        asked_for_lease_ms: AtomicU64::new(0),
         has_ended: AtomicBool::new(false),
     })
 }

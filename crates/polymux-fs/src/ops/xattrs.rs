@@ -79,6 +79,10 @@ impl Mounted {
         let inode = self.volume.inode(ino)?;
         let space = self.check_xattr_change(caller, &inode, name)?;
         self.volume.check_metadata_room()?;
+        let _held_off = match inode.file().filter(|_| name == CAPABILITIES) {
+            Some(file) => Some(self.hold_off_for_privileges(&inode, file)?),
+            None => None,
+        };
         let state = inode.directory().map(|directory| directory.read());
         self.volume.transact(&[&inode], |transaction| {
             // Under the record lock no other thread sets or removes an attribute of this inode, or deletes it.
@@ -114,12 +118,6 @@ impl Mounted {
         self.stamps.stamp_later(&inode);
         if name == PIN_ATTRIBUTE {
             self.placement.pins.note_pin();
-        }
-        if name == CAPABILITIES
-            && let Some(file) = inode.file()
-        {
-            // Further writes take them away again, and have to be heard.
-            self.data.end_outside_changes(&inode, file);
         }
         Ok(())
     }

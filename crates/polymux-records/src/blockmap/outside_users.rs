@@ -3,7 +3,9 @@
 //! Invariants:
 //! * A user is in the list before its copy is made, and is recalled once, before any change of the map can be seen. It is out of the list from then on.
 //! * A user that may write is waited for after its recall, until it has no call under way, before anything else uses the blocks that its lease covers. The wait has a bound: a user
-//!   that is stopped in the middle of a write is expired then. Such a write may reach the object at any later moment, and its program makes it again through the kernel.
+//!   that is stopped in the middle of a write is expired then. Such a write may reach the object at any later moment, and its program makes it again through the kernel. A change of
+//!   the map expires users at once; where bytes are copied before it, users are held off from before the copy until after the change.
+//! * Bytes of a changing file that a lease covers are below `changing_bytes`, which is fixed before the map is copied.
 //! * Between its entry into the list and [`OutsideUsers::settle`] the kernel writes back and forgets the pages that it has of the file. These writes do not recall the new user; whatever
 //!   else gives the kernel a page with covered bytes does.
 
@@ -37,8 +39,11 @@ pub trait OutsideUser: Debug + Send + Sync {
         false
     }
 
-    /// It is waited for no more: a write that has not ended by now counts as not made. Never waits.
+    /// A write that has not ended by now counts as not made. Never waits.
     fn expire(&self) {}
+
+    /// It was waited for in vain.
+    fn note_late(&self) {}
 }
 
 /// Changes that may happen to a file while a program has a lease on it.
@@ -86,29 +91,58 @@ struct Users {
     listed: Vec<User>,
     /// Recalled users of a changing file that may be writing.
     leaving: Vec<Arc<dyn OutsideUser>>,
+    /// Guards that keep users of a changing file out.
+    held_off: u32,
+}
+
+/// How writes of a recalled user end that are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// They are waited for.
+    WaitedFor,
+    /// They count as not made.
+    Expired,
 }
 
 /// The users of one file.
 #[derive(Debug, Default)]
 pub struct OutsideUsers {
     has_any: AtomicBool,
-    /// Bytes, from the first one on, that users of a changing file may use past the mount; 0 where there are none.
+    /// Whether users of a changing file are listed or leaving.
+    has_changing: AtomicBool,
+    /// Bytes, from the first one on, that these may use past the mount.
     changing_bytes: AtomicU64,
     users: Mutex<Users>,
     /// Users that have not given back their descriptors, recalled ones included.
     holding: AtomicU32,
 }
 
+/// While it lives no lease for a changing file is given ([`OutsideUsers::hold_off`]).
+#[derive(Debug)]
+pub struct HeldOff<'a>(&'a OutsideUsers);
+
+impl Drop for HeldOff<'_> {
+    fn drop(&mut self) {
+        self.0.users.lock().held_off -= 1;
+    }
+}
+
 impl OutsideUsers {
-    /// Adds a user of an owner, which looks at the map after this. It is given back in any case. One of a changing file covers up to `bytes` bytes, and is to be settled.
-    pub fn add(&self, owner: u64, user: Arc<dyn OutsideUser>, leased_for: LeasedFor, bytes: u64) {
+    /// Adds a user of an owner, which looks at the map after this, and covers no more than `bytes` bytes if the file changes; `false` where such users are held off. It is given back in
+    /// any case. One of a changing file is to be settled.
+    pub fn add(&self, owner: u64, user: Arc<dyn OutsideUser>, leased_for: LeasedFor, bytes: u64) -> bool {
         self.holding.fetch_add(1, Ordering::AcqRel);
         let mut users = self.users.lock();
+        if leased_for == LeasedFor::ChangingFile {
+            if users.held_off > 0 {
+                return false;
+            }
+            self.changing_bytes.fetch_max(bytes, Ordering::SeqCst);
+            self.has_changing.store(true, Ordering::SeqCst);
+        }
         users.listed.push(User { owner, user, leased_for, is_settled: leased_for == LeasedFor::UnchangedFile });
         self.has_any.store(true, Ordering::SeqCst);
-        if leased_for == LeasedFor::ChangingFile {
-            self.changing_bytes.fetch_max(bytes, Ordering::SeqCst);
-        }
+        true
     }
 
     /// The kernel has no page of the file that is older than this call. Returns whether the user is still on the list.
@@ -116,6 +150,12 @@ impl OutsideUsers {
         let mut users = self.users.lock();
         let listed = users.listed.iter_mut().find(|known| Arc::ptr_eq(&known.user, user));
         listed.map(|known| known.is_settled = true).is_some()
+    }
+
+    /// Whether there is a settled user of a changing file, so that the kernel has no page of the bytes that it covers.
+    pub fn have_settled(&self) -> bool {
+        let is_settled = |user: &User| user.leased_for == LeasedFor::ChangingFile && user.is_settled;
+        self.has_changing.load(Ordering::SeqCst) && self.users.lock().listed.iter().any(is_settled)
     }
 
     /// A user gave back its descriptors, and uses them no more.
@@ -131,43 +171,47 @@ impl OutsideUsers {
     fn note_changing(&self, users: &MutexGuard<'_, Users>) {
         let is_changing = |user: &User| user.leased_for == LeasedFor::ChangingFile;
         if users.leaving.is_empty() && !users.listed.iter().any(is_changing) {
+            self.has_changing.store(false, Ordering::SeqCst);
             self.changing_bytes.store(0, Ordering::SeqCst);
         }
     }
 
-    fn recall_if(&self, is_meant: impl Fn(&User) -> bool) {
+    fn recall_if(&self, is_meant: impl Fn(&User) -> bool, fate: Fate) {
         let mut users = self.users.lock();
-        let Users { listed, leaving } = &mut *users;
+        let Users { listed, leaving, .. } = &mut *users;
         listed.retain(|known| {
             if !is_meant(known) {
                 return true;
             }
             known.user.recall();
-            if known.leased_for == LeasedFor::ChangingFile {
-                leaving.push(Arc::clone(&known.user));
+            match (known.leased_for, fate) {
+                (LeasedFor::UnchangedFile, _) => {}
+                (LeasedFor::ChangingFile, Fate::WaitedFor) => leaving.push(Arc::clone(&known.user)),
+                (LeasedFor::ChangingFile, Fate::Expired) => known.user.expire(),
             }
             false
         });
         self.has_any.store(!listed.is_empty(), Ordering::SeqCst);
+        self.note_changing(&users);
     }
 
-    /// Recalls all of them.
+    /// Recalls all of them, without waiting: the map changes. Writes under way are made again through the kernel.
     pub fn recall_all(&self) {
         if self.has_any.load(Ordering::SeqCst) {
-            self.recall_if(|_| true);
+            self.recall_if(|_| true, Fate::Expired);
         }
     }
 
     /// Recalls those who rely on a file that nothing changes.
     pub fn recall_those_of_unchanged_file(&self) {
         if self.has_any.load(Ordering::SeqCst) {
-            self.recall_if(|user| user.leased_for == LeasedFor::UnchangedFile);
+            self.recall_if(|user| user.leased_for == LeasedFor::UnchangedFile, Fate::WaitedFor);
         }
     }
 
-    /// Recalls those of an owner.
+    /// Recalls those of an owner; [`Self::await_writes`] waits for their writes.
     pub fn recall_those_of(&self, owner: u64) {
-        self.recall_if(|user| user.owner == owner);
+        self.recall_if(|user| user.owner == owner, Fate::WaitedFor);
     }
 
     /// Whether bytes from an offset on may be changing past the mount.
@@ -179,26 +223,37 @@ impl OutsideUsers {
     /// Whether any bytes may be.
     #[inline]
     pub fn may_change(&self) -> bool {
-        self.may_change_from(0)
+        self.has_changing.load(Ordering::SeqCst)
     }
 
-    /// Recalls those of a changing file, and waits until none of them writes.
-    pub fn end_changes(&self, change: PageChange) {
+    /// Recalls those of a changing file, and waits until none of them writes. Returns whether there were any.
+    pub fn end_changes(&self, change: PageChange) -> bool {
         if !self.may_change() {
-            return;
+            return false;
         }
-        self.recall_if(|user| {
+        let is_meant = |user: &User| {
             user.leased_for == LeasedFor::ChangingFile && (user.is_settled || change != PageChange::WrittenBack)
-        });
+        };
+        self.recall_if(is_meant, Fate::WaitedFor);
         self.await_writes();
+        true
     }
 
-    /// Waits until no recalled user writes, or has been waited for long enough.
+    /// Ends changes, and admits no user of a changing file while the returned guard lives.
+    pub fn hold_off(&self) -> HeldOff<'_> {
+        self.users.lock().held_off += 1;
+        let held_off = HeldOff(self);
+        self.end_changes(PageChange::Written);
+        held_off
+    }
+
+    /// Waits until no user that is recalled by now writes, or has been waited for long enough.
     pub fn await_writes(&self) {
+        let waited_for = self.users.lock().leaving.clone();
         for look in 0..LOOKS_AT_ONCE + LOOKS_WITH_PAUSE {
             let mut users = self.users.lock();
             users.leaving.retain(|user| user.may_be_writing());
-            if users.leaving.is_empty() {
+            if !users.leaving.iter().any(|user| is_among(user, &waited_for)) {
                 self.note_changing(&users);
                 return;
             }
@@ -206,7 +261,17 @@ impl OutsideUsers {
             pause_after(look);
         }
         let mut users = self.users.lock();
-        users.leaving.drain(..).for_each(|user| user.expire());
+        users.leaving.retain(|user| {
+            if !user.may_be_writing() {
+                return false;
+            }
+            let is_late = is_among(user, &waited_for);
+            if is_late {
+                user.expire();
+                user.note_late();
+            }
+            !is_late
+        });
         self.note_changing(&users);
     }
 
@@ -221,6 +286,10 @@ impl OutsideUsers {
     }
 }
 
+fn is_among(user: &Arc<dyn OutsideUser>, users: &[Arc<dyn OutsideUser>]) -> bool {
+    users.iter().any(|other| Arc::ptr_eq(other, user))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU32;
@@ -232,6 +301,7 @@ mod tests {
         recalls: AtomicU32,
         writes: AtomicU32,
         expiries: AtomicU32,
+        lateness: AtomicU32,
     }
 
     impl OutsideUser for Recalls {
@@ -245,6 +315,10 @@ mod tests {
 
         fn expire(&self) {
             self.expiries.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn note_late(&self) {
+            self.lateness.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -278,11 +352,12 @@ mod tests {
     fn uses_through_the_mount_end_leases_of_a_changing_file_alone_and_pages_written_back_for_a_grant_do_not() {
         let users = OutsideUsers::default();
         let [unchanged, changing, settling] = [(); 3].map(|()| Arc::new(Recalls::default()));
-        users.add(1, unchanged.clone(), LeasedFor::UnchangedFile, 0);
-        users.add(2, changing.clone(), LeasedFor::ChangingFile, 4096);
-        users.add(3, settling.clone(), LeasedFor::ChangingFile, 8192);
+        assert!(users.add(1, unchanged.clone(), LeasedFor::UnchangedFile, 0));
+        assert!(users.add(2, changing.clone(), LeasedFor::ChangingFile, 4096));
+        assert!(users.add(3, settling.clone(), LeasedFor::ChangingFile, 8192));
+        assert!(!users.have_settled());
         let as_user: Arc<dyn OutsideUser> = changing.clone();
-        assert!(users.settle(&as_user));
+        assert!(users.settle(&as_user) && users.have_settled());
         assert!(users.may_change_from(8191) && !users.may_change_from(8192), "appends end no lease");
         users.end_changes(PageChange::WrittenBack);
         assert_eq!(counts([&unchanged, &changing, &settling]), [0, 1, 0]);
@@ -302,9 +377,9 @@ mod tests {
         for user in [&quick, &stopped] {
             user.writes.store(1, Ordering::SeqCst);
         }
-        users.add(1, quick.clone(), LeasedFor::ChangingFile, 4096);
-        users.recall_all();
-        assert!(users.may_change(), "it may be writing although it was recalled");
+        users.add(1, quick.clone(), LeasedFor::ChangingFile, 0);
+        users.recall_those_of(1);
+        assert!(users.may_change(), "it may be writing although it was recalled, and covers nothing");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| users.end_changes(PageChange::Read));
             std::thread::sleep(Duration::from_millis(5));
@@ -315,6 +390,30 @@ mod tests {
         users.add(1, stopped.clone(), LeasedFor::ChangingFile, 4096);
         users.end_changes(PageChange::Read);
         assert_eq!(stopped.expiries.load(Ordering::SeqCst), 1);
+        assert_eq!(stopped.lateness.load(Ordering::SeqCst), 1);
         assert!(!users.may_change());
+    }
+
+    #[test]
+    fn a_change_of_the_map_waits_for_no_write_and_believes_none() {
+        let (users, writes) = (OutsideUsers::default(), Arc::new(Recalls::default()));
+        writes.writes.store(1, Ordering::SeqCst);
+        users.add(1, writes.clone(), LeasedFor::ChangingFile, 4096);
+        users.recall_all();
+        assert_eq!((writes.expiries.load(Ordering::SeqCst), writes.lateness.load(Ordering::SeqCst)), (1, 0));
+        assert!(!users.may_change());
+    }
+
+    #[test]
+    fn users_that_are_held_off_come_in_again_afterwards() {
+        let (users, user) = (OutsideUsers::default(), Arc::new(Recalls::default()));
+        assert!(users.add(1, user.clone(), LeasedFor::ChangingFile, 4096));
+        let held_off = users.hold_off();
+        assert_eq!(counts([&user]), [1]);
+        let late = Arc::new(Recalls::default());
+        assert!(!users.add(1, late.clone(), LeasedFor::ChangingFile, 4096));
+        assert!(users.add(2, late.clone(), LeasedFor::UnchangedFile, 0), "the others are not concerned");
+        drop(held_off);
+        assert!(users.add(3, late, LeasedFor::ChangingFile, 4096));
     }
 }

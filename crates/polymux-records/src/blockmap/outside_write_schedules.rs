@@ -60,7 +60,7 @@ enum Planted {
 fn move_block(file: &File, planted: Planted) {
     let mut owner = file.owner.write();
     if planted == Planted::NotWaitedFor {
-        file.users.recall_all();
+        file.users.recall_those_of(1);
     } else {
         file.users.end_changes(PageChange::Written);
     }

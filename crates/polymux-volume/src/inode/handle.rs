@@ -34,8 +34,8 @@ pub struct Handle {
     pub memory_reads: OnceLock<Box<MemoryReadState>>,
     /// A program reads the file by a lease that it got for this description.
     pub has_leases: AtomicBool,
-    /// Its program has asked for a lease.
-    pub has_asked_for_lease: AtomicBool,
+    /// When its program last asked for a lease that it can use while the file changes, in milliseconds since mounting, and 1; 0 where it never did.
+    pub asked_for_lease_ms: AtomicU64,
     /// It is gone, as the lock of the open descriptions of its file has it.
     pub has_ended: AtomicBool,
 }

@@ -1,5 +1,5 @@
-//! Files whose backing object is in use without an open file description of this mount, as far as they were found (docs/design/0017): by a
-//! mapping, or by a program that has it open since an earlier mount (`io::holders` finds them).
+//! Files whose objects are in use without an open file description of this mount, as far as they were found (docs/design/0017): by a
+//! mapping, or by a program that has it open since an earlier mount (`io::holders` finds them); and files that programs change by leases (docs/design/0048).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,14 @@ pub struct Holders {
     pub look_failed: AtomicBool,
     /// When they are looked at again.
     pub look_due_ms: AtomicU64,
+    /// Files whose objects programs may have changed since they were last asked.
+    pub leased: Mutex<BTreeMap<Ino, Arc<Inode>>>,
+    /// When these are asked again.
+    leased_due_ms: AtomicU64,
 }
+
+/// Time between two questions to the objects of leased files.
+const LEASED_INTERVAL_MS: u64 = 1_000;
 
 /// A file that has a holder.
 pub struct Held {
@@ -35,6 +42,15 @@ impl Holders {
     /// Whether there may be any.
     pub fn are_possible(&self) -> bool {
         self.are_possible.load(Ordering::Acquire)
+    }
+
+    /// Whether the objects of leased files are to be asked now.
+    pub fn is_look_at_leased_due(&self, now_ms: u64) -> bool {
+        let is_due = now_ms >= self.leased_due_ms.load(Ordering::Relaxed);
+        if is_due {
+            self.leased_due_ms.store(now_ms + LEASED_INTERVAL_MS, Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// A file is held from now on.

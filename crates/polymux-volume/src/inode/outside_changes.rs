@@ -9,7 +9,7 @@ const WORTHWHILE_MS: u64 = 10_000;
 const PAUSE_MIN_MS: u64 = 1_000;
 const PAUSE_MAX_MS: u64 = 60_000;
 /// Programs that get leases one after the other end those of each other once. After so many ends in a row they use the mount in ways for which they have no lease,
-const ENDS_MAX: u32 = 64;
+const ENDS_MAX: u32 = 32;
 /// and a lease that lived so long ends the row.
 const ROW_MS: u64 = 1_000;
 
@@ -40,7 +40,7 @@ pub struct OutsideChanges {
 }
 
 impl OutsideChanges {
-    /// Programs may change objects from now on.
+    /// A lease is about to be given. Before the kernel forgets attributes, which it must not keep from then on.
     pub fn begin(&self, now_ms: u64) {
         self.may_be_unseen.store(true, Ordering::SeqCst);
         self.worth.lock().given_ms = now_ms;
