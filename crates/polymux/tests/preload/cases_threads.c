@@ -573,9 +573,10 @@ static void reads_on_an_alternate_stack(void)
 	read_on_a_stack(16384);
 }
 
+/* A block that the handler reads takes half of it. */
 static void reads_on_a_narrow_alternate_stack(void)
 {
-	read_on_a_stack(4096);
+	read_on_a_stack(2 * BLOCK);
 }
 
 static void mask_and_pending_signals_stay(void)
