@@ -86,8 +86,10 @@ pub struct KernelShare {
     pub lease_port: OnceLock<Weak<dyn LeasePort>>,
     /// Reaches its pages; unset where there is no kernel, or one that may send written pages after it has forgotten them.
     pub pages_port: OnceLock<Arc<dyn PagesPort>>,
-    /// Objects were given to programs to be written, in this mount or an earlier one of the same boot. A program may keep them for ever.
+    /// Objects were given to programs to be written. A program may keep them for ever.
     pub gave_objects_out: AtomicBool,
+    /// That may have been so in an earlier mount.
+    pub may_have_given_objects_out: AtomicBool,
     /// It collects writes: it keeps size and times of files that it has, and may know of bytes that never came here yet.
     pub collects_writes: AtomicBool,
     /// When a tier last had no object to give to it: that many are given already, or its file system has no leases. In milliseconds since

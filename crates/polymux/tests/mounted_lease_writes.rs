@@ -183,6 +183,34 @@ fn whoever_uses_the_file_through_the_mount_sees_each_write_past_it_and_the_rever
 }
 
 #[test]
+fn pages_behind_one_lease_are_forgotten_for_a_longer_one() {
+    let Some(volume) = start("") else { return };
+    let (path, mut content) = split(&volume, "database");
+    let other = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    assert!(ticket_of(&other).is_some(), "its uses begin no pause");
+    let mut shorter = Writer::open(&path, 1);
+    shorter.lease(&mut content);
+    let more = Random::new(4).bytes(4 * BLOCK);
+    other.write_all_at(&more, LENGTH as u64).expect("appended");
+    content.extend(&more);
+    let mut block = [0; BLOCK];
+    other.read_exact_at(&mut block, LENGTH as u64).expect("read");
+    let leases = shorter.file.report().leases;
+    let longer = Writer::open(&path, 2);
+    let (began, before) = (Instant::now(), longer.direct());
+    while longer.direct() == before {
+        let bytes = Random::new(u64::from(began.elapsed().subsec_nanos())).bytes(BLOCK);
+        longer.write_at(&bytes, LENGTH);
+        content[LENGTH..LENGTH + BLOCK].copy_from_slice(&bytes);
+        assert!(began.elapsed() < DEADLINE, "no lease: {}", longer.file.report());
+    }
+    assert_eq!(shorter.file.report().leases, leases, "the shorter one lives: {}", shorter.file.report());
+    other.read_exact_at(&mut block, LENGTH as u64).expect("read");
+    assert!(block == content[LENGTH..LENGTH + BLOCK]);
+    assert!(fs::read(&path).expect("read") == content);
+}
+
+#[test]
 fn pages_of_a_mapping_that_were_changed_before_a_lease_are_in_it() {
     let Some(volume) = start("") else { return };
     let (path, mut content) = split(&volume, "database");

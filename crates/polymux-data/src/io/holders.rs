@@ -30,7 +30,7 @@ impl DataPath {
         let recorded = self.volume.metadata.boot_with_objects().unwrap_or(Some(BootId::UNKNOWN));
         let may_be_this = recorded.is_some_and(|boot| boot == self.volume.options.boot || boot == BootId::UNKNOWN);
         self.holders.are_possible.store(may_be_this, Ordering::Release);
-        self.kernel.gave_objects_out.store(may_be_this, Ordering::Release);
+        self.kernel.may_have_given_objects_out.store(may_be_this, Ordering::Release);
         if self.holders.are_possible() {
             // Each file is looked at in the background, too, so that there is an end to it.
             self.volume.size_recovery.asked_up_to.lock().get_or_insert(Ino(0));

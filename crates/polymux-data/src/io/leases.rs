@@ -141,7 +141,7 @@ impl DataPath {
             return Err(LeaseRefusal::WritesElsewhere);
         }
         // A program that only reads has the kernel forget nothing: it gets a lease beside those of writers.
-        if !may_change(handle) && !file.nodes.outside_users.have_settled() {
+        if !may_change(handle) && file.nodes.outside_users.settled_bytes() == 0 {
             return Err(LeaseRefusal::OpenForChanges);
         }
         let now_ms = self.volume.elapsed_ms();
@@ -173,6 +173,10 @@ impl DataPath {
         if leased.may_change()
             && let Err(refusal) = self.prepare_for_changes(handle, file, &leased)?
         {
+            if matches!(refusal, LeaseRefusal::Tier | LeaseRefusal::Privileged | LeaseRefusal::Protected) {
+                // It may last, and the file has its pages meanwhile.
+                file.direct.outside.note_unwanted();
+            }
             return Ok(Err(refusal));
         }
         let (runs, entries) = match self.copy_map(file, runs_max, leased.leased_for, leased.length) {
@@ -225,12 +229,14 @@ impl DataPath {
         handle.has_leases.store(true, Ordering::Release);
         let length = match leased_for {
             LeasedFor::UnchangedFile => file.size(),
-            LeasedFor::ChangingFile => {
-                file.direct.outside.begin(self.volume.elapsed_ms());
-                file.size() / BLOCK_SIZE * BLOCK_SIZE
-            }
+            LeasedFor::ChangingFile if may_change(handle) => file.size() / BLOCK_SIZE * BLOCK_SIZE,
+            LeasedFor::ChangingFile => file.nodes.outside_users.settled_bytes(),
         };
         let is_admitted = file.nodes.outside_users.add(handle.number(), Arc::clone(&user), leased_for, length);
+        if leased_for == LeasedFor::ChangingFile {
+            // After it is on the list, and before the kernel forgets attributes.
+            file.direct.outside.begin(self.volume.elapsed_ms());
+        }
         // From here on it leaves the list when it is dropped.
         let inode = Arc::clone(&handle.inode);
         let (runs, objects, loans) = (Vec::new(), Vec::new(), Vec::new());
@@ -261,8 +267,8 @@ impl DataPath {
                 return Ok(Err(LeaseRefusal::Tier));
             }
         }
-        // Beside another user the kernel has no pages already.
-        if !file.nodes.outside_users.have_settled() {
+        // Of bytes that another user covers the kernel has no pages already.
+        if file.nodes.outside_users.settled_bytes() < leased.length {
             if !may_change(handle) {
                 return Ok(Err(LeaseRefusal::OpenForChanges));
             }

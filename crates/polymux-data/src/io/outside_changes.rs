@@ -14,7 +14,7 @@ use polymux_records::attributes::HandleId;
 use polymux_records::blockmap::PageChange;
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
-use polymux_tier::Wait;
+use polymux_tier::{TierError, Wait};
 use polymux_volume::inode::{FileState, Handle, Inode, reference_of};
 
 use super::passthrough::adopt_object_time;
@@ -78,13 +78,20 @@ impl DataPath {
         Ok(())
     }
 
+    /// Whether a program may have got an object to be written, in this mount or an earlier one.
+    pub(super) fn may_have_given_objects_out(&self) -> bool {
+        self.kernel.lease_port.get().is_some()
+            || self.kernel.gave_objects_out.load(Ordering::Acquire)
+            || self.kernel.may_have_given_objects_out.load(Ordering::Acquire)
+    }
+
     /// Whether a program may write to an object of a file without the daemon, whatever became of its lease. Called while leases are held off. A file that the kernel uses itself was looked at
     /// before that began.
     ///
     /// # Errors
     /// A tier cannot be asked.
     pub fn may_be_written_unheard(&self, file: &FileState) -> Result<bool> {
-        if !self.kernel.gave_objects_out.load(Ordering::Acquire) || file.is_passed_through() {
+        if !self.may_have_given_objects_out() || file.is_passed_through() {
             return Ok(false);
         }
         let objects = file.layout.read().objects.clone();
@@ -108,16 +115,24 @@ impl DataPath {
     #[cold]
     fn ask_changed_objects(&self, inode: &Inode, file: &FileState) {
         let mut seen = file.direct.outside.seen.lock();
-        // Before they are asked: a change that comes later is seen later.
+        // Both before they are asked: a change that comes later is seen later.
+        let last = file.direct.outside.last_unseen();
         let may_go_on = file.nodes.outside_users.may_change();
         let objects = file.layout.read().objects.clone();
         let mut are_all_asked = true;
         for entry in objects {
             let stat =
                 self.volume.tiers.by_id(entry.tier).and_then(|tier| tier.run(|tier| tier.stat(reference_of(&entry))));
-            let Ok(stat) = stat else {
-                are_all_asked = false;
-                continue;
+            let stat = match stat {
+                Ok(stat) => stat,
+                // It left the file.
+                Err(error) if matches!(error.kind(), ErrorKind::Tier { source: TierError::NotFound(_), .. }) => {
+                    continue;
+                }
+                Err(_) => {
+                    are_all_asked = false;
+                    continue;
+                }
             };
             // One that came after the last lease was changed by the daemon alone.
             let Some((_, known)) = seen.iter_mut().find(|(object, _)| *object == entry.object) else { continue };
@@ -126,9 +141,8 @@ impl DataPath {
                 adopt_object_time(inode, stat.modified);
             }
         }
-        if are_all_asked && !may_go_on {
+        if are_all_asked && !may_go_on && file.direct.outside.note_all_seen(last) {
             seen.clear();
-            file.direct.outside.note_all_seen();
         }
     }
 
@@ -148,16 +162,25 @@ impl DataPath {
     }
 
     /// Takes over the times of changes past the daemon of all files, each second.
+    pub fn see_outside_changes_in_time(&self) {
+        if self.holders.is_look_at_leased_due(self.volume.elapsed_ms()) {
+            self.see_all_outside_changes();
+        }
+    }
+
+    /// Takes over the times of changes past the daemon of all files.
     pub fn see_all_outside_changes(&self) {
         let leased: Vec<Arc<Inode>> = self.holders.leased.lock().values().cloned().collect();
-        if leased.is_empty() || !self.holders.is_look_at_leased_due(self.volume.elapsed_ms()) {
-            return;
-        }
         for inode in leased {
             let Some(file) = inode.file() else { continue };
-            self.see_outside_changes(&inode, file);
-            if !file.direct.outside.may_be_unseen() {
-                self.holders.leased.lock().remove(&inode.ino);
+            let is_gone = inode.lifecycle.lock().gone;
+            if !is_gone {
+                self.see_outside_changes(&inode, file);
+            }
+            // A lease is begun before its file is put there.
+            let mut leased = self.holders.leased.lock();
+            if is_gone || !file.direct.outside.may_be_unseen() {
+                leased.remove(&inode.ino);
             }
         }
     }

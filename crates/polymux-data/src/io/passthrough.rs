@@ -341,7 +341,7 @@ impl DataPath {
             return Ok(Some(Obstacle::Tier));
         }
         // Of a program that had a lease nothing but this says that it has closed the object.
-        if self.kernel.gave_objects_out.load(Ordering::Acquire)
+        if self.may_have_given_objects_out()
             && file.direct.users.now().held().is_none()
             && handle.run(|tier| tier.may_be_open_elsewhere(reference_of(&entry)))?
         {

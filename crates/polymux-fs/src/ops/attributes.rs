@@ -72,6 +72,7 @@ impl Mounted {
         check_change(&inode, change)?;
         self.check_change(caller, &inode, change)?;
         self.check_new_set_id(&inode, change)?;
+        let _held_off = self.hold_off_for(caller, &inode, change)?;
         // A kernel that checks permissions removes the attribute by itself before a program truncates a file or gives it away; before
         // changes that it makes on its own (overlayfs, with a file that it copies up) the attribute has to stay.
         let takes_privileges = change.size.is_some() || change.uid.is_some() || change.gid.is_some();
@@ -87,7 +88,6 @@ impl Mounted {
             || change.gid.is_some()
             || change.accessed.is_some()
             || change.modified.is_some();
-        let _held_off = self.hold_off_for(&inode, change)?;
         if changes_record {
             let object_time = match inode.file() {
                 Some(file) => self.data.hold_object_time(&inode, file)?,
@@ -142,24 +142,28 @@ impl Mounted {
         Ok(())
     }
 
-    /// Refuses set-id bits to a file that may still be changed through a mount that is gone: the kernel sends the request that would take
-    /// them away again to a connection without a daemon. A mapping of this mount is no reason: stores through one take no bits away on any
-    /// file system.
     /// Ends leases, where attributes other than access times are set, and keeps new ones away while set-id bits are.
     ///
     /// # Errors
     /// `EBUSY`: a program may write to the file without taking the bits away.
-    fn hold_off_for<'a>(&self, inode: &'a Inode, change: &SetAttributes) -> Result<Option<HeldOff<'a>>> {
+    fn hold_off_for<'a>(
+        &self,
+        caller: &Caller,
+        inode: &'a Inode,
+        change: &SetAttributes,
+    ) -> Result<Option<HeldOff<'a>>> {
         let Some(file) = inode.file() else { return Ok(None) };
         let is_set = change.permissions.is_some() || change.uid.is_some() || change.gid.is_some();
+        let sets_id = change.permissions.unwrap_or_default() & SET_ID != 0;
+        if sets_id || (is_set || change.modified.is_some()) && file.nodes.outside_users.may_change() {
+            self.check_may_wait(caller)?;
+        }
         if is_set || change.modified.is_some() {
             // Times that are set hold until the next change.
             self.data.end_changes_for_attributes(inode, file);
         }
-        if change.permissions.unwrap_or_default() & !inode.common.read().permissions & SET_ID == 0 {
-            return Ok(None);
-        }
-        self.hold_off_for_privileges(inode, file).map(Some)
+        // Also where they are set already: a write that comes now takes them away, and they come again.
+        if sets_id { self.hold_off_for_privileges(inode, file).map(Some) } else { Ok(None) }
     }
 
     /// Keeps leases away while a file gets privileges, or is protected from writes.
@@ -178,6 +182,9 @@ impl Mounted {
         Ok(held_off)
     }
 
+    /// Refuses set-id bits to a file that may still be changed through a mount that is gone: the kernel sends the request that would take
+    /// them away again to a connection without a daemon. A mapping of this mount is no reason: stores through one take no bits away on any
+    /// file system.
     fn check_new_set_id(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
         let new = change.permissions.unwrap_or_default() & !inode.common.read().permissions;
         let Some(file) = inode.file().filter(|_| new & SET_ID != 0) else { return Ok(()) };

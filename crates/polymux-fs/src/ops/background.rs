@@ -74,7 +74,7 @@ impl Mounted {
             Ok(true) => progress = Progress::Worked,
             Err(error) => log::error!("volume {}: describing objects failed: {error}", self.volume.name),
         }
-        self.data.see_all_outside_changes();
+        self.data.see_outside_changes_in_time();
         match self.data.look_at_held_files() {
             Ok(false) => {}
             Ok(true) => progress = Progress::Worked,
@@ -165,6 +165,7 @@ impl Mounted {
             && self.data.handles.passed_through() == 0
             && !self.data.holders.are_possible()
             && self.data.holders.inos().is_empty()
+            && self.data.holders.leased.lock().is_empty()
     }
 
     fn may_be_left_alone(&self, tier: &TierHandle) -> bool {
@@ -250,6 +251,7 @@ impl Mounted {
         }
         // From here on nothing that was written before is taken for not promised.
         self.data.volume_syncs.fetch_add(1, Ordering::SeqCst);
+        self.data.see_all_outside_changes();
         let mut outcome = self.data.put_all_records();
         outcome = outcome.and(self.data.sync_tiers_and_log());
         // Failures, and bytes written meanwhile, are left: file by file, so that a loss is remembered where it belongs.

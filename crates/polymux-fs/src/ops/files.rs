@@ -360,6 +360,10 @@ impl Mounted {
             // The tier has to be asked for the kernel's changes to the object.
             return Err(ErrorKind::WouldBlock.into());
         }
+        if handle.has_leases.load(Ordering::Acquire) {
+            // Writes of its program are waited for.
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let is_last = inode.lifecycle.lock().handles == 1;
         // A file without a name is deleted, and never logged.
         let has_name = inode.common.read().links > 0;

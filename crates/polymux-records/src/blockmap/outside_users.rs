@@ -83,6 +83,8 @@ struct User {
     owner: u64,
     user: Arc<dyn OutsideUser>,
     leased_for: LeasedFor,
+    /// Bytes that it may use, of a changing file.
+    bytes: u64,
     is_settled: bool,
 }
 
@@ -140,7 +142,8 @@ impl OutsideUsers {
             self.changing_bytes.fetch_max(bytes, Ordering::SeqCst);
             self.has_changing.store(true, Ordering::SeqCst);
         }
-        users.listed.push(User { owner, user, leased_for, is_settled: leased_for == LeasedFor::UnchangedFile });
+        let is_settled = leased_for == LeasedFor::UnchangedFile;
+        users.listed.push(User { owner, user, leased_for, bytes, is_settled });
         self.has_any.store(true, Ordering::SeqCst);
         true
     }
@@ -152,10 +155,14 @@ impl OutsideUsers {
         listed.map(|known| known.is_settled = true).is_some()
     }
 
-    /// Whether there is a settled user of a changing file, so that the kernel has no page of the bytes that it covers.
-    pub fn have_settled(&self) -> bool {
-        let is_settled = |user: &User| user.leased_for == LeasedFor::ChangingFile && user.is_settled;
-        self.has_changing.load(Ordering::SeqCst) && self.users.lock().listed.iter().any(is_settled)
+    /// Bytes, from the first one on, of which the kernel has no page, because a settled user of a changing file covers them. It may have pages behind them.
+    pub fn settled_bytes(&self) -> u64 {
+        if !self.may_change() {
+            return 0;
+        }
+        let is_settled = |user: &&User| user.leased_for == LeasedFor::ChangingFile && user.is_settled;
+        let users = self.users.lock();
+        users.listed.iter().filter(is_settled).map(|user| user.bytes).max().unwrap_or(0)
     }
 
     /// A user gave back its descriptors, and uses them no more.
@@ -355,9 +362,10 @@ mod tests {
         assert!(users.add(1, unchanged.clone(), LeasedFor::UnchangedFile, 0));
         assert!(users.add(2, changing.clone(), LeasedFor::ChangingFile, 4096));
         assert!(users.add(3, settling.clone(), LeasedFor::ChangingFile, 8192));
-        assert!(!users.have_settled());
+        assert_eq!(users.settled_bytes(), 0);
         let as_user: Arc<dyn OutsideUser> = changing.clone();
-        assert!(users.settle(&as_user) && users.have_settled());
+        assert!(users.settle(&as_user));
+        assert_eq!(users.settled_bytes(), 4096, "of later bytes the kernel may have pages");
         assert!(users.may_change_from(8191) && !users.may_change_from(8192), "appends end no lease");
         users.end_changes(PageChange::WrittenBack);
         assert_eq!(counts([&unchanged, &changing, &settling]), [0, 1, 0]);

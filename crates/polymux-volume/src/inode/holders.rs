@@ -46,7 +46,7 @@ impl Holders {
 
     /// Whether the objects of leased files are to be asked now.
     pub fn is_look_at_leased_due(&self, now_ms: u64) -> bool {
-        let is_due = now_ms >= self.leased_due_ms.load(Ordering::Relaxed);
+        let is_due = !self.leased.lock().is_empty() && now_ms >= self.leased_due_ms.load(Ordering::Relaxed);
         if is_due {
             self.leased_due_ms.store(now_ms + LEASED_INTERVAL_MS, Ordering::Relaxed);
         }

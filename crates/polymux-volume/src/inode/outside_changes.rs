@@ -1,6 +1,6 @@
 //! Changes of a file that programs make past the daemon, by leases (docs/design/0048).
 
-use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use polymux_types::sync::{AtomicU64, Mutex, Ordering};
 use polymux_types::{ObjectId, Timestamp};
 
 /// Leases that ended sooner because the file was used through the mount were not worth their price, in milliseconds.
@@ -28,8 +28,10 @@ struct Worth {
 /// Knowledge of changes past the daemon.
 #[derive(Debug, Default)]
 pub struct OutsideChanges {
-    /// Objects may have been changed since they were last asked.
-    may_be_unseen: AtomicBool,
+    /// Counts leases that were begun.
+    begun: AtomicU64,
+    /// The last lease whose changes may be unseen, by that count; 0 where all are seen.
+    unseen: AtomicU64,
     /// Modification times of the objects, as last seen. Held while they are asked and the answer is applied, so that no older answer follows a newer one.
     pub seen: Mutex<Vec<(ObjectId, Timestamp)>>,
     /// No lease before this moment, in milliseconds since mounting.
@@ -40,26 +42,38 @@ pub struct OutsideChanges {
 }
 
 impl OutsideChanges {
-    /// A lease is about to be given. Before the kernel forgets attributes, which it must not keep from then on.
+    /// A lease is about to be given, and its user is on the list. Before the kernel forgets attributes, which it must not keep from then on.
     pub fn begin(&self, now_ms: u64) {
-        self.may_be_unseen.store(true, Ordering::SeqCst);
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        self.unseen.fetch_max(number, Ordering::SeqCst);
         self.worth.lock().given_ms = now_ms;
     }
 
     /// Whether objects may have been changed since they were last asked.
     #[inline]
     pub fn may_be_unseen(&self) -> bool {
-        self.may_be_unseen.load(Ordering::SeqCst)
+        self.last_unseen() > 0
     }
 
-    /// All changes have been seen, and no program makes further ones. Called with `seen` held.
-    pub fn note_all_seen(&self) {
-        self.may_be_unseen.store(false, Ordering::SeqCst);
+    /// The last lease whose changes may be unseen; 0 where there is none.
+    #[inline]
+    pub fn last_unseen(&self) -> u64 {
+        self.unseen.load(Ordering::SeqCst)
+    }
+
+    /// All changes by leases up to one have been seen, and their programs make no further ones. Returns whether there is no later lease. Called with `seen` held.
+    pub fn note_all_seen(&self, up_to: u64) -> bool {
+        self.unseen.compare_exchange(up_to, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// A program asks for a lease.
     pub fn note_wanted(&self, now_ms: u64) {
         self.wanted_ms.store(now_ms + 1, Ordering::Relaxed);
+    }
+
+    /// Programs get no lease, for a reason that may last.
+    pub fn note_unwanted(&self) {
+        self.wanted_ms.store(0, Ordering::Relaxed);
     }
 
     /// Whether programs want leases: pages that the kernel gets now would stand in the way of these.
@@ -111,6 +125,16 @@ mod tests {
             changes.note_ended_by_applicant(now_ms);
         }
         assert!(!changes.is_lease_worthwhile(u64::from(ENDS_MAX)));
+    }
+
+    #[test]
+    fn changes_by_a_later_lease_are_not_taken_for_seen() {
+        let changes = OutsideChanges::default();
+        changes.begin(0);
+        let asked_up_to = changes.last_unseen();
+        changes.begin(1);
+        assert!(!changes.note_all_seen(asked_up_to) && changes.may_be_unseen());
+        assert!(changes.note_all_seen(changes.last_unseen()) && !changes.may_be_unseen());
     }
 
     #[test]
