@@ -200,10 +200,15 @@ fn pages_behind_one_lease_are_forgotten_for_a_longer_one() {
     let (began, before) = (Instant::now(), longer.direct());
     while longer.direct() == before {
         let bytes = Random::new(u64::from(began.elapsed().subsec_nanos())).bytes(BLOCK);
-        longer.write_at(&bytes, LENGTH);
-        content[LENGTH..LENGTH + BLOCK].copy_from_slice(&bytes);
+        // Calls through the kernel would take away the page that is looked at.
+        longer.write_at(&bytes, LENGTH + 2 * BLOCK);
+        content[LENGTH + 2 * BLOCK..LENGTH + 3 * BLOCK].copy_from_slice(&bytes);
         assert!(began.elapsed() < DEADLINE, "no lease: {}", longer.file.report());
     }
+    let before = longer.direct();
+    longer.write_at(&[8; BLOCK], LENGTH);
+    content[LENGTH..LENGTH + BLOCK].fill(8);
+    assert_eq!(longer.direct(), before + 1, "{}", longer.file.report());
     assert_eq!(shorter.file.report().leases, leases, "the shorter one lives: {}", shorter.file.report());
     other.read_exact_at(&mut block, LENGTH as u64).expect("read");
     assert!(block == content[LENGTH..LENGTH + BLOCK]);
