@@ -201,8 +201,8 @@ fn pages_behind_one_lease_are_forgotten_for_a_longer_one() {
     while longer.direct() == before {
         let bytes = Random::new(u64::from(began.elapsed().subsec_nanos())).bytes(BLOCK);
         // Calls through the kernel would take away the page that is looked at.
-        longer.write_at(&bytes, LENGTH + 2 * BLOCK);
-        content[LENGTH + 2 * BLOCK..LENGTH + 3 * BLOCK].copy_from_slice(&bytes);
+        longer.write_at(&bytes, MIB);
+        content[MIB..MIB + BLOCK].copy_from_slice(&bytes);
         assert!(began.elapsed() < DEADLINE, "no lease: {}", longer.file.report());
     }
     let before = longer.direct();
