@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use asking::{Over, granted, migrate, ticket_of, wait_until};
+use asking::{Over, granted, has_leases_for_changing_files, migrate, ticket_of, wait_until};
 use mapper::Mapper;
 use mounted::native::text;
 use mounted::{Plan, Random, TestVolume};
@@ -32,6 +32,9 @@ fn below(random: &mut Random, limit: usize) -> usize {
 }
 
 fn start(options: &str) -> Option<TestVolume> {
+    if !has_leases_for_changing_files() {
+        return None;
+    }
     let options = format!("leases = \"on\"\nio = \"passthrough\"\nmovers = 1\npromotion = \"polite\"\n{options}");
     TestVolume::start_with_options(&Plan::anywhere(), &options)
 }

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use asking::{Over, granted, migrate, wait_until};
+use asking::{Over, granted, has_leases_for_changing_files, migrate, wait_until};
 use mounted::{Plan, Random, TestVolume, is_heavy};
 use polymux_client::{File as Leased, Way};
 use polymux_lease::UseCounts;
@@ -168,6 +168,9 @@ impl Drop for Writer {
 }
 
 fn start() -> Option<(TestVolume, Subject)> {
+    if !has_leases_for_changing_files() {
+        return None;
+    }
     let options = "leases = \"on\"\nio = \"passthrough\"\nmovers = 1\npromotion = \"polite\"\nflush_interval = 1";
     let volume = TestVolume::start_with_options(&Plan::anywhere(), options)?;
     let subject = Subject::make(&volume);

@@ -1,6 +1,7 @@
 //! Programs that read files past the mount (docs/design/0046), as `polymux-client` does it, against everything that may happen to the file meanwhile.
 
 #[path = "leases/asking.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
 mod asking;
 mod mounted;
 

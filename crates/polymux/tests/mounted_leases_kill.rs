@@ -5,6 +5,7 @@
 //! stops 2000 of them.
 
 #[path = "leases/asking.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
 mod asking;
 mod mounted;
 

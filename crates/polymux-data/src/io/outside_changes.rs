@@ -5,7 +5,7 @@
 //!   cache end no lease: the object orders them and the writes of programs.
 //! * A mover copies nothing that changes: who has the file alone, or moves it, has ended all changes (`FileState::lock_alone`).
 //! * An object that programs may change counts as unsynced (`Loan`), and its modification time becomes that of the file when anything asks for it: before its attributes are
-//!   answered, before it is synced, and before the daemon itself writes to it.
+//!   answered or set, before it is synced, and before a move changes it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

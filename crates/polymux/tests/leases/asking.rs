@@ -10,11 +10,22 @@ use polymux_lease::message::{Granted, redeem};
 use polymux_lease::{LeasedMap, command};
 use polymux_types::{LeaseTicket, LeaseWish};
 
-use crate::mounted::TestVolume;
 use crate::mounted::native::text;
+use crate::mounted::{TestVolume, skip};
 
 /// How long anything may take that is waited for.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Whether the kernel has forgotten a page only when it was written, without which there are no leases for changing files. Says that the test is skipped where it does not.
+pub fn has_leases_for_changing_files() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let has_them = (numbers.next(), numbers.next()) >= (Some(6), Some(16));
+    if !has_them {
+        skip(&format!("programs overwrite files past the mount from Linux 6.16 on, and this is {release}"));
+    }
+    has_them
+}
 
 /// Waits until something is so.
 pub fn wait_until(condition: &str, is_so: impl Fn() -> bool) {
