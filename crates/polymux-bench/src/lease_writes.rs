@@ -18,8 +18,9 @@ use clap::Args;
 use polymux_client::{File as ClientFile, Way};
 use rustix::fs::Advice;
 
-use crate::leases::Io;
+use crate::leases::sides::{CLIENT, MOUNT, NATIVE};
 use crate::leases::volume::MountedVolume;
+use crate::leases::{DIRECT_PERCENT_MIN, Io};
 use crate::machine;
 use crate::noise::Noise;
 use crate::parallel;
@@ -30,8 +31,6 @@ use crate::statistics::{Spread, count};
 const BLOCK: usize = 4096;
 /// Calls between two looks at the clock.
 const CALLS: usize = 16;
-/// Of a hundred calls of the client, so many have to go past the mount.
-const DIRECT_PERCENT_MIN: u64 = 95;
 
 /// Choices of `polymux-bench lease-writes`.
 #[derive(Args, Clone, Debug)]
@@ -141,10 +140,6 @@ impl Side for ClientFile {
 struct Sides {
     paths: [PathBuf; 3],
 }
-
-const NATIVE: usize = 0;
-const MOUNT: usize = 1;
-const CLIENT: usize = 2;
 
 impl Sides {
     fn open(&self, side: usize) -> Result<Box<dyn Side>> {

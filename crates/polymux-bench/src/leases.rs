@@ -9,7 +9,7 @@
 //! * Nothing moves while it is measured: moves are paused, and where the bytes are is looked at before and after.
 
 mod cost;
-mod sides;
+pub(crate) mod sides;
 pub(crate) mod volume;
 
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ use volume::MountedVolume;
 
 const BLOCK: usize = 4096;
 const PIECE: usize = 1 << 20;
-/// Of a hundred reads of the client, so many have to go past the mount.
-const DIRECT_PERCENT_MIN: u64 = 95;
+/// Of a hundred calls of the client, so many have to go past the mount.
+pub(crate) const DIRECT_PERCENT_MIN: u64 = 95;
 
 /// Choices of `polymux-bench leases`.
 #[derive(Args, Clone, Debug)]

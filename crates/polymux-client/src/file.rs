@@ -78,20 +78,29 @@ impl File {
         if buffer.is_empty() {
             return Ok(0);
         }
-        let kernel = self.kernel.as_fd();
-        let mut way = match self.reader.read_past_mount(kernel, lane(), buffer, offset) {
-            Ok(()) => return Ok(buffer.len()),
-            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel, |refused| self.wish(refused)),
-            Err(way) => way,
-        };
-        if way == Way::Directly {
-            match self.reader.read_past_mount(kernel, lane(), buffer, offset) {
-                Ok(()) => return Ok(buffer.len()),
-                Err(other) => way = other,
+        match self.past_mount(|| self.reader.read_past_mount(self.kernel.as_fd(), lane(), buffer, offset)) {
+            Ok(()) => Ok(buffer.len()),
+            Err(way) => {
+                self.reader.note_reads(way, 1);
+                self.for_calls().read_at(buffer, offset)
             }
         }
-        self.reader.note_reads(way, 1);
-        self.for_calls().read_at(buffer, offset)
+    }
+
+    /// Tries a call past the mount, once more where a lease was asked for and given.
+    ///
+    /// # Errors
+    /// The way to take instead.
+    fn past_mount(&self, mut call: impl FnMut() -> Result<(), Way>) -> Result<(), Way> {
+        match call() {
+            Err(Way::NoLeaseYet) => {
+                match self.reader.consider_asking(self.kernel.as_fd(), |refused| self.wish(refused)) {
+                    Way::Directly => call(),
+                    way => Err(way),
+                }
+            }
+            outcome => outcome,
+        }
     }
 
     /// The leases to be asked for, after a refusal: for a file that changes only with another description for calls through the kernel.
@@ -122,20 +131,13 @@ impl File {
         if data.is_empty() {
             return self.kernel.write_at(data, offset);
         }
-        let kernel = self.kernel.as_fd();
-        let mut way = match self.reader.write_past_mount(kernel, lane(), data, offset) {
-            Ok(()) => return Ok(data.len()),
-            Err(Way::NoLeaseYet) => self.reader.consider_asking(kernel, |refused| self.wish(refused)),
-            Err(way) => way,
-        };
-        if way == Way::Directly {
-            match self.reader.write_past_mount(kernel, lane(), data, offset) {
-                Ok(()) => return Ok(data.len()),
-                Err(other) => way = other,
+        match self.past_mount(|| self.reader.write_past_mount(self.kernel.as_fd(), lane(), data, offset)) {
+            Ok(()) => Ok(data.len()),
+            Err(way) => {
+                self.reader.note_write(way);
+                self.for_calls().write_at(data, offset)
             }
         }
-        self.reader.note_write(way);
-        self.for_calls().write_at(data, offset)
     }
 
     /// How the reads were served so far.

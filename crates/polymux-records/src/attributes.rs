@@ -198,6 +198,11 @@ pub enum SetIdBits {
     },
 }
 
+/// Set-user-id and set-group-id.
+pub const SET_ID: u32 = 0o6000;
+/// The extended attribute that holds the capabilities of a program (capabilities(7)).
+pub const CAPABILITIES: &[u8] = b"security.capability";
+
 /// The set-id bits that go from a file with these permission bits; one that the group cannot execute keeps the set-group-id bit for
 /// its members.
 pub fn set_id_taken(permissions: u32, is_member: impl FnOnce() -> bool) -> u32 {

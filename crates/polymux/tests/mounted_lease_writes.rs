@@ -2,6 +2,7 @@
 //! beside movers.
 
 #[path = "leases/asking.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
 mod asking;
 #[path = "leases/mapper.rs"]
 mod mapper;

@@ -12,10 +12,10 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use asking::{Over, granted, has_leases_for_changing_files, migrate, wait_until};
+use asking::{Over, granted, has_leases_for_changing_files, migrate, move_ranges, seeded, wait_until};
 use mounted::{Plan, Random, TestVolume, is_heavy};
 use polymux_client::{File as Leased, Way};
 use polymux_lease::UseCounts;
@@ -185,16 +185,9 @@ fn leases(volume: &TestVolume) -> u64 {
     live_leases(volume) + volume.status()["leases"]["recalled"].as_u64().expect("a number")
 }
 
-fn seeded() -> Random {
-    let seed = std::env::var("POLYMUX_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-    eprintln!("POLYMUX_SEED={seed}");
-    Random::new(seed)
-}
-
-/// Between two moves, in milliseconds: short ones, and those in which all that a move gave up is freed, so that there are leases again.
-fn pause_after_move(round: usize) -> u64 {
-    [50, 2000, 300][round % 3]
+/// Short pauses between moves, and those in which all that a move gave up is freed, so that there are leases again.
+fn pause_after_move(round: usize) -> Duration {
+    Duration::from_millis([50, 2000, 300][round % 3])
 }
 
 /// Stops a writer for a while, or not, and lets it go on, or not.
@@ -217,16 +210,7 @@ fn writers_die_and_stop_at_any_instruction_and_no_write_that_returned_is_lost() 
     let mut direct = 0;
     std::thread::scope(|scope| {
         let _over = Over(&is_over);
-        scope.spawn(|| {
-            for round in 0.. {
-                if is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let tier = if round % 2 == 0 { "slow" } else { "fast" };
-                migrate(&volume, &subject.path, tier, ["0-2MiB", "2MiB-4MiB", "4MiB-8MiB"][round % 3]);
-                std::thread::sleep(Duration::from_millis(pause_after_move(round)));
-            }
-        });
+        scope.spawn(|| move_ranges(&volume, &subject.path, &is_over, pause_after_move));
         let mut writers: Vec<Writer> = (0..PARTS).map(|part| subject.writer(part)).collect();
         let (began, rounds) = (Instant::now(), if is_heavy() { 2000 } else { 40 });
         let mut round = 0;

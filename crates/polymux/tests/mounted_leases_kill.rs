@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use asking::{Over, granted, migrate, wait_until};
+use asking::{Over, granted, migrate, move_ranges, seeded, wait_until};
 use mounted::{Plan, Random, TestVolume, is_heavy};
 use polymux_client::{File as Leased, Way};
 use polymux_lease::{Access, SharedMemory};
@@ -101,23 +101,11 @@ fn end(mut reader: Reader, random: &mut Random) {
 #[test]
 fn readers_die_and_stop_at_any_instruction_and_neither_bytes_nor_moves_suffer() {
     let Some((volume, path)) = start() else { return };
-    let seed = std::env::var("POLYMUX_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-    eprintln!("POLYMUX_SEED={seed}");
-    let (mut random, is_over) = (Random::new(seed), AtomicBool::new(false));
+    let (mut random, is_over) = (seeded(), AtomicBool::new(false));
     let mut most = 0;
     std::thread::scope(|scope| {
         let _over = Over(&is_over);
-        scope.spawn(|| {
-            for round in 0.. {
-                if is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let tier = if round % 2 == 0 { "slow" } else { "fast" };
-                migrate(&volume, &path, tier, ["0-2MiB", "2MiB-4MiB", "4MiB-8MiB"][round % 3]);
-                std::thread::sleep(Duration::from_millis(500));
-            }
-        });
+        scope.spawn(|| move_ranges(&volume, &path, &is_over, |_| Duration::from_millis(500)));
         let mut readers: Vec<Reader> = Vec::new();
         for _ in 0..if is_heavy() { 2000 } else { 40 } {
             readers.push(reader(&path));

@@ -13,9 +13,9 @@ use super::volume::MountedVolume;
 use crate::noise::Noise;
 
 /// Places of the sides.
-pub(super) const NATIVE: usize = 0;
-pub(super) const MOUNT: usize = 1;
-pub(super) const CLIENT: usize = 2;
+pub(crate) const NATIVE: usize = 0;
+pub(crate) const MOUNT: usize = 1;
+pub(crate) const CLIENT: usize = 2;
 
 /// Pieces in which files are written, compared and read into memory.
 const PIECE: usize = 1 << 20;

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use polymux_records::attributes::HandleId;
+use polymux_records::attributes::{CAPABILITIES, HandleId, SET_ID};
 use polymux_records::blockmap::{LeasedFor, OutsideUser};
 use polymux_records::counters::Counters;
 use polymux_records::error::{ErrorKind, Result};
@@ -26,8 +26,6 @@ use polymux_volume::inode::{FileState, Handle, Inode, check_open, reference_of};
 
 use crate::data_path::DataPath;
 
-/// Runs of a map that are copied only to see that it can be.
-const RUNS_LOOKED_AT: usize = 8192;
 /// Uses of one node that are noted at once, at most.
 const USES_MAX: u64 = 64;
 
@@ -78,11 +76,6 @@ impl Drop for LeasedFile {
         }
     }
 }
-
-/// Set-user-id and set-group-id.
-const SET_ID: u32 = 0o6000;
-/// The attribute that holds the capabilities of a program (capabilities(7)).
-const CAPABILITIES: &[u8] = b"security.capability";
 
 fn may_change(handle: &Handle) -> bool {
     handle.options.write || handle.options.append
@@ -171,7 +164,7 @@ impl DataPath {
             Err(refusal) => return Ok(Err(refusal)),
         };
         if leased.may_change()
-            && let Err(refusal) = self.prepare_for_changes(handle, file, &leased)?
+            && let Err(refusal) = self.prepare_for_changes(handle, file, &leased, runs_max)?
         {
             if matches!(refusal, LeaseRefusal::Tier | LeaseRefusal::Privileged | LeaseRefusal::Protected) {
                 // It may last, and the file has its pages meanwhile.
@@ -179,7 +172,7 @@ impl DataPath {
             }
             return Ok(Err(refusal));
         }
-        let (runs, entries) = match self.copy_map(file, runs_max, leased.leased_for, leased.length) {
+        let (runs, entries) = match self.copy_map(file, &leased, runs_max) {
             Ok(copied) => copied,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -245,7 +238,13 @@ impl DataPath {
     }
 
     /// Has the kernel forget the pages of a file, after a look at all that would be in the way of a lease.
-    fn prepare_for_changes(&self, handle: &Handle, file: &FileState, leased: &LeasedFile) -> Result<OrRefusal<()>> {
+    fn prepare_for_changes(
+        &self,
+        handle: &Handle,
+        file: &FileState,
+        leased: &LeasedFile,
+        runs_max: usize,
+    ) -> Result<OrRefusal<()>> {
         let inode = &handle.inode;
         if may_change(handle) {
             // A change that adds privileges or forbids writes ends leases afterwards, so one of the two is seen.
@@ -258,7 +257,7 @@ impl DataPath {
                 return Ok(Err(LeaseRefusal::Protected));
             }
         }
-        let entries = match self.copy_map(file, RUNS_LOOKED_AT, leased.leased_for, leased.length) {
+        let entries = match self.copy_map(file, leased, runs_max) {
             Ok((_, entries)) => entries,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -293,25 +292,19 @@ impl DataPath {
         Ok(is_local && !handle.is_failing() && !handle.is_silent())
     }
 
-    /// The map of a file, and the objects that it names.
-    fn copy_map(
-        &self,
-        file: &FileState,
-        runs_max: usize,
-        leased_for: LeasedFor,
-        length_max: u64,
-    ) -> OrRefusal<CopiedMap> {
-        let _shared = match leased_for {
+    /// The map of a file that is about to be leased, and the objects that it names.
+    fn copy_map(&self, file: &FileState, leased: &LeasedFile, runs_max: usize) -> OrRefusal<CopiedMap> {
+        let _shared = match leased.leased_for {
             LeasedFor::UnchangedFile => None,
             LeasedFor::ChangingFile => Some(file.barrier.try_read().ok_or(LeaseRefusal::Busy)?),
         };
         let layout = file.layout.read();
-        let size = match leased_for {
+        let size = match leased.leased_for {
             LeasedFor::UnchangedFile => file.size(),
             LeasedFor::ChangingFile => file.size() / BLOCK_SIZE * BLOCK_SIZE,
         };
         // The file may have grown since others were notified how far the lease goes.
-        let size = size.min(length_max);
+        let size = size.min(leased.length);
         if layout.objects.is_empty() || size == 0 {
             return Err(LeaseRefusal::NoObject);
         }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use polymux_policy::PassthroughUse;
+use polymux_records::attributes::SET_ID;
 use polymux_records::counters::Counters;
 use polymux_records::error::Result;
 use polymux_records::parts::{PageCache, Promotion};
@@ -39,8 +40,6 @@ use crate::data_path::DataPath;
 /// Lower limit of the space that a file which may be changed directly is expected to take beyond its holes: its size, within limits.
 const GROWTH_MIN: u64 = 1 << 20;
 const GROWTH_MAX: u64 = 64 << 20;
-/// Set-user-id and set-group-id: such a file is changed through the daemon.
-const SET_ID: u32 = 0o6000;
 /// Longest tick of a kernel (`CONFIG_HZ=100`): as much a time of an object may lie behind the clock (`current_time` in the kernel).
 const KERNEL_TICK_MAX: Duration = Duration::from_millis(10);
 

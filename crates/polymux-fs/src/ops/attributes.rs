@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::attributes::{Attributes, SetAttributes, SetIdBits, SetTime, set_id_taken};
+use polymux_records::attributes::{Attributes, SET_ID, SetAttributes, SetIdBits, SetTime, set_id_taken};
 use polymux_records::blockmap::HeldOff;
 use polymux_records::caller::{Caller, Wait};
 use polymux_records::error::{ErrorKind, Result};
@@ -15,8 +15,6 @@ use polymux_volume::inode::{Body, Common, FileState, Inode, check_change};
 use super::privileges::{drop_set_id, drop_set_id_of_any_caller};
 use crate::mounted::Mounted;
 
-/// Set-user-id and set-group-id.
-const SET_ID: u32 = 0o6000;
 /// Size that directories report.
 const DIRECTORY_SIZE: u64 = 4096;
 

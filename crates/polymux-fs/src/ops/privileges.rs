@@ -7,16 +7,13 @@
 
 use std::sync::atomic::Ordering;
 
-use polymux_records::attributes::set_id_taken;
+use polymux_records::attributes::{CAPABILITIES, set_id_taken};
 use polymux_records::caller::Caller;
 use polymux_records::error::Result;
 use polymux_records::store::keys;
 use polymux_volume::inode::{Common, Inode};
 
 use crate::mounted::Mounted;
-
-/// The attribute that holds the capabilities of a program (capabilities(7)).
-pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Mounted {
     /// Removes the capabilities of a file whose data or owner is about to change. Costs one look into the store for each

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use polymux_data::placement::PIN_ATTRIBUTE;
-use polymux_records::attributes::{FileKind, XattrMode};
+use polymux_records::attributes::{CAPABILITIES, FileKind, XattrMode};
 use polymux_records::caller::Caller;
 use polymux_records::error::Result;
 use polymux_records::store::{keys, put_xattr};
@@ -11,7 +11,6 @@ use polymux_types::{Errno, Ino, limits};
 use polymux_volume::access::{ACCESS_ACL, Acl, DEFAULT_ACL, READ, WRITE};
 use polymux_volume::inode::{Inode, check_not_protected};
 
-use super::privileges::CAPABILITIES;
 use crate::mounted::Mounted;
 
 /// Name spaces of attributes (xattr(7)).

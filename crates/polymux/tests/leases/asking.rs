@@ -11,7 +11,7 @@ use polymux_lease::{LeasedMap, command};
 use polymux_types::{LeaseTicket, LeaseWish};
 
 use crate::mounted::native::text;
-use crate::mounted::{TestVolume, skip};
+use crate::mounted::{Random, TestVolume, skip};
 
 /// How long anything may take that is waited for.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -59,6 +59,26 @@ pub fn granted(file: &File) -> (OwnedFd, Granted, LeasedMap) {
 /// Moves a range of a file, and waits for that.
 pub fn migrate(volume: &TestVolume, path: &Path, tier: &str, range: &str) {
     volume.polymux(["migrate", text(path), "--to", tier, "--range", range, "--wait"]).assert_success();
+}
+
+/// Moves ranges of a file of 8 MiB to and fro, with a pause after each move, until that is over.
+pub fn move_ranges(volume: &TestVolume, path: &Path, is_over: &AtomicBool, pause: impl Fn(usize) -> Duration) {
+    for round in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let tier = if round % 2 == 0 { "slow" } else { "fast" };
+        migrate(volume, path, tier, ["0-2MiB", "2MiB-4MiB", "4MiB-8MiB"][round % 3]);
+        std::thread::sleep(pause(round));
+    }
+}
+
+/// Random numbers from `POLYMUX_SEED`, or from a seed that is printed, so that a test that failed can be repeated.
+pub fn seeded() -> Random {
+    let seed = std::env::var("POLYMUX_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("POLYMUX_SEED={seed}");
+    Random::new(seed)
 }
 
 /// Ends the other threads of a test, also where it failed.
