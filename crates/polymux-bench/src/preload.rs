@@ -6,8 +6,10 @@
 //! * Programs that change files: `tar`, `git`, `make` and Redis, which syncs each request.
 //! * RocksDB's own `db_bench` reads keys at random, of a database whose tables lie on two tiers; from memory, and after all of it was evicted. Without `db_bench` that part is
 //!   left out, and says so.
+//! * `fio`, SQLite and PostgreSQL overwrite files on two tiers, on a mount that does not collect writes.
 
 mod builds;
+mod changes;
 mod database;
 mod programs;
 
@@ -65,6 +67,8 @@ pub enum Part {
     Programs,
     /// RocksDB.
     Database,
+    /// Programs that overwrite files, which needs `--io passthrough`.
+    Changes,
 }
 
 /// Has a program run under the library.
@@ -166,6 +170,13 @@ pub fn run(arguments: &PreloadArguments) -> Result<()> {
     }
     if arguments.only.is_none_or(|part| part == Part::Database) {
         report.add(database::measure(&scratch, &volume, &library, arguments)?);
+    }
+    match (arguments.only, arguments.io) {
+        (None | Some(Part::Changes), Io::Passthrough) => {
+            report.add(changes::measure(&scratch, &volume, &library, arguments)?);
+        }
+        (Some(Part::Changes), Io::WriteBack) => bail!("a file that changes has leases with `--io passthrough` alone"),
+        _ => {}
     }
     volume.unmount()?;
     report.finish()

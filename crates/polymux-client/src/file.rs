@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use polymux_types::{LeaseRefusal, LeaseWish};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::host::Linked;
 use crate::reader::{LANES, Reader};
@@ -133,8 +134,12 @@ impl File {
         }
         match self.past_mount(|| self.reader.write_past_mount(self.kernel.as_fd(), lane(), data, offset)) {
             Ok(()) => Ok(data.len()),
+            Err(Way::TooLarge) => {
+                self.reader.note_writes(Way::TooLarge, 1);
+                Err(Errno::FBIG.into())
+            }
             Err(way) => {
-                self.reader.note_write(way);
+                self.reader.note_writes(way, 1);
                 self.for_calls().write_at(data, offset)
             }
         }

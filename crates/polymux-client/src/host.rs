@@ -1,5 +1,6 @@
 //! The program in which files are read past the mount.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -7,11 +8,11 @@ use rustix::fs::{AtFlags, StatxFlags};
 
 /// The ways of its program, as a reader has to know them.
 pub trait Host: 'static {
-    /// Whether the program knows nothing of leases, and may close the number of a file and open another one under it at any moment. Each read past the mount looks first whether
-    /// it still is the file of the lease. Holes are left to the kernel, because the buffer may be at an address that is none. Reads wait for no lock: they may
+    /// Whether the program knows nothing of leases, and may close the number of a file and open another one under it at any moment. Each call past the mount looks first whether
+    /// it still is the file of the lease. Holes are left to the kernel, because the buffer may be at an address that is none. Calls wait for no lock: they may
     /// interrupt the thread that has it.
     const IS_UNAWARE: bool;
-    /// Lives while a lock is held or memory allocated that a signal handler must not meet.
+    /// Lives while a lock is held or memory allocated that a signal handler must not meet, and while a write is announced, which no handler may leave by a jump.
     type Quiet;
     /// Lives while descriptors are made or received.
     type Receiving;
@@ -23,6 +24,13 @@ pub trait Host: 'static {
 
     /// Begins such a time; `None` where this is not the moment.
     fn receiving() -> Option<Self::Receiving>;
+
+    /// Whether a descriptor of the file of a lease still writes where it is asked to, as it did when the lease was given: it may have been made to append since.
+    fn overwrites(file: BorrowedFd<'_>) -> bool;
+
+    /// Has data in memory that no file stands behind, for the time of a call; `None` where there is none. A file system may hold a lock of the object while it takes bytes that it is
+    /// to write: if these lay in a mapping of the file itself, the daemon, which has to read them, would wait for that lock.
+    fn with_copy<T>(data: &[u8], body: impl FnOnce(&[u8]) -> T) -> Option<T>;
 
     /// Moves descriptors of a lease to where they are to be.
     ///
@@ -71,6 +79,20 @@ impl Host for Linked {
 
     fn receiving() -> Option<()> {
         Some(())
+    }
+
+    fn overwrites(_: BorrowedFd<'_>) -> bool {
+        true
+    }
+
+    fn with_copy<T>(data: &[u8], body: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        thread_local!(static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+        COPY.with(|copy| {
+            let mut copy = copy.try_borrow_mut().ok()?;
+            copy.clear();
+            copy.extend_from_slice(data);
+            Some(body(&copy))
+        })
     }
 
     fn place(descriptors: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {

@@ -16,6 +16,8 @@ use crate::report::Way;
 
 /// Reads up to here are tried from memory first, so that those that a device answers are counted as such.
 const SHORT_MAX: usize = 64 << 10;
+/// Longer writes go through the kernel: there is no copy of their bytes.
+pub const WRITE_MAX: usize = 256 << 10;
 
 /// Why there is no lease.
 #[derive(Debug)]
@@ -191,14 +193,20 @@ impl<H: Host> Lease<H> {
 
     /// Writes all of the data, or says which way to take instead: then they may be in the object or not, and are to be written once more, through the kernel.
     pub(crate) fn write(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<(), Way> {
-        let end = offset.checked_add(data.len() as u64).ok_or(Way::Beyond)?;
+        let end = offset.checked_add(data.len() as u64).filter(|_| data.len() <= WRITE_MAX).ok_or(Way::Beyond)?;
         let place = self.runs.partition_point(|run| run.end <= offset);
         // Another file system would not keep a write over two objects whole beside a reader.
         let run = self.runs.get(place).filter(|run| run.is_writable && end <= run.end).ok_or(Way::Beyond)?;
         let object = &self.objects[run.object.ok_or(Way::Beyond)?];
-        if self.identity.is_some_and(|identity| FileIdentity::of(file).ok() != Some(identity)) {
+        if self.identity.is_some_and(|identity| FileIdentity::of(file).ok() != Some(identity)) || !H::overwrites(file) {
             return Err(Way::OtherFile);
         }
+        // A handler that jumped out of it would leave it announced for ever.
+        let _quiet = H::quiet();
+        H::with_copy(data, |copy| self.write_announced(object, copy, offset)).ok_or(Way::Beyond)?
+    }
+
+    fn write_announced(&self, object: &Object<H>, data: &[u8], offset: u64) -> Result<(), Way> {
         self.writing.fetch_add(1, Ordering::SeqCst);
         self.counts.begin_write();
         let outcome = self.write_object(object, data, offset);
@@ -221,13 +229,14 @@ impl<H: Host> Lease<H> {
         if !H::is_intact(&object.descriptor) {
             return Err(Way::Failed);
         }
-        let mut written = 0;
-        while written < data.len() {
-            match rustix::io::pwrite(&object.descriptor, &data[written..], offset + written as u64) {
-                Ok(0) => return Err(Way::Failed),
-                Ok(count) => written += count,
+        loop {
+            match rustix::io::pwrite(&object.descriptor, data, offset) {
+                Ok(count) if count == data.len() => break,
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Way::Failed),
+                // The kernel has sent the signal that goes with it, and would send it again.
+                Err(Errno::FBIG) => return Err(Way::TooLarge),
+                // The kernel knows how much of it can be written, and why no more.
+                Ok(_) | Err(_) => return Err(Way::Failed),
             }
         }
         // The next daemon does not wait for writes that began under this one.

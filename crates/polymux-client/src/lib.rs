@@ -30,6 +30,7 @@ mod report;
 
 pub use file::File;
 pub use host::{FileIdentity, Host, Linked};
-pub use polymux_types::LeaseWish;
-pub use reader::{LANES, Reader, Turn};
+pub use lease::WRITE_MAX;
+pub use polymux_types::{LeaseRefusal, LeaseWish};
+pub use reader::{LANES, Reader};
 pub use report::{Report, Way};

@@ -143,7 +143,7 @@ impl<H: Host> Lane<H> {
 
 /// The right to ask for a lease, which one thread has at a time.
 #[derive(Debug)]
-pub struct Turn<'a> {
+struct Turn<'a> {
     next: MutexGuard<'a, Next>,
     /// After a refusal.
     pause: Duration,
@@ -274,9 +274,9 @@ impl<H: Host> Reader<H> {
         self.counts.note_reads(way, reads);
     }
 
-    /// Counts a write that the kernel served, and why.
-    pub fn note_write(&self, way: Way) {
-        self.counts.note_write(way);
+    /// Counts writes that the kernel served, and why.
+    pub fn note_writes(&self, way: Way, writes: u64) {
+        self.counts.note_writes(way, writes);
     }
 
     /// How the reads were served so far.
@@ -313,6 +313,9 @@ impl<H: Host> Reader<H> {
         self.failures.store(0, Ordering::Relaxed);
         if let Some(mut refused) = self.refused.try_lock() {
             *refused = None;
+        }
+        if let Some(mut changed) = self.changed.try_lock() {
+            *changed = None;
         }
         if let Some(mut next) = self.next.try_lock() {
             *next = Next::After(self.calls_before);
@@ -366,7 +369,8 @@ impl<H: Host> Reader<H> {
         has_one || self.changed.try_lock().is_some_and(|changed| changed.is_some_and(|at| at.elapsed() < AFTER_CHANGES))
     }
 
-    /// Asks for a lease, if it is time for that: [`Way::Directly`] where there is one now. Called for calls that go through the kernel for want of one. `wish` is asked if so.
+    /// Asks for a lease, if it is time for that, which takes a quarter of a second at the most: [`Way::Directly`] where there is one now. Called for calls that go through the kernel for want of one. `wish` is asked if so, and has the last refusal.
+    /// Who wishes a lease on any file makes other calls past the page cache while [`Self::keeps_pages_away`].
     pub fn consider_asking(&self, file: BorrowedFd<'_>, wish: impl FnOnce(Option<LeaseRefusal>) -> LeaseWish) -> Way {
         match self.turn() {
             Ok(turn) => {
@@ -381,7 +385,7 @@ impl<H: Host> Reader<H> {
     ///
     /// # Errors
     /// Why not.
-    pub fn turn(&self) -> Result<Turn<'_>, Way> {
+    fn turn(&self) -> Result<Turn<'_>, Way> {
         // Another thread asks, or counts.
         let Some(mut next) = self.next.try_lock() else { return Err(Way::NoLeaseYet) };
         let pause = match &mut *next {
@@ -403,8 +407,8 @@ impl<H: Host> Reader<H> {
         Ok(Turn { next, pause })
     }
 
-    /// Asks for a lease, which takes a quarter of a second at the most. Who wishes one for any file makes other calls past the page cache while [`Self::keeps_pages_away`]. Returns [`Way::Directly`] if there is one from now on, and why not otherwise.
-    pub fn ask(&self, file: BorrowedFd<'_>, wish: LeaseWish, turn: Turn<'_>) -> Way {
+    /// Asks for a lease.
+    fn ask(&self, file: BorrowedFd<'_>, wish: LeaseWish, turn: Turn<'_>) -> Way {
         let Turn { mut next, pause } = turn;
         let generation = self.generation.load(Ordering::Acquire);
         let asked = Lease::ask(file, wish);

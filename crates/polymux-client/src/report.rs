@@ -18,17 +18,19 @@ pub enum Way {
     Refused,
     /// Through the kernel: the map changed, and the lease ended.
     Recalled,
-    /// Through the kernel: bytes that the lease does not cover, at the end of the file most of all, and holes for programs that know nothing of leases. Writes that would take space, or go to
-    /// two objects.
+    /// Through the kernel: bytes that the lease does not cover, at the end of the file most of all, and holes for programs that know nothing of leases. Writes that would take space, go to
+    /// two objects, or are long.
     Beyond,
     /// Through the kernel: the tier failed, or had less than the map says. The kernel's answer is the right one.
     Failed,
-    /// Through the kernel: the descriptor is that of another file by now.
+    /// Through the kernel: the descriptor is that of another file by now, or was made to append.
     OtherFile,
+    /// Refused, as the kernel would: behind the limit of the size of files (`RLIMIT_FSIZE`). The signal was sent.
+    TooLarge,
 }
 
 impl Way {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Directly,
         Self::NoVolume,
         Self::NoLeaseYet,
@@ -37,6 +39,7 @@ impl Way {
         Self::Beyond,
         Self::Failed,
         Self::OtherFile,
+        Self::TooLarge,
     ];
 
     /// All of them.
@@ -54,6 +57,7 @@ impl Way {
             Self::Beyond => "through the kernel (beyond the lease)",
             Self::Failed => "through the kernel (a tier failed)",
             Self::OtherFile => "through the kernel (another file under this number)",
+            Self::TooLarge => "refused (the limit of the size of files)",
         }
     }
 }
@@ -135,8 +139,8 @@ impl Counts {
         self.reads[way as usize].fetch_add(reads, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_write(&self, way: Way) {
-        self.writes[way as usize].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_writes(&self, way: Way, writes: u64) {
+        self.writes[way as usize].fetch_add(writes, Ordering::Relaxed);
     }
 
     pub(crate) fn clear(&self) {
@@ -167,7 +171,7 @@ mod tests {
             counts.report(DirectCalls { reads: 2, writes: 0 }, 1, Some(LeaseRefusal::OpenForChanges)).to_string(),
             "reads: 2 directly, 1 through the kernel (no lease); last refusal: it is open for changes"
         );
-        counts.note_write(Way::Beyond);
+        counts.note_writes(Way::Beyond, 1);
         assert_eq!(
             counts.report(DirectCalls { reads: 0, writes: 3 }, 1, None).to_string(),
             "reads: 1 through the kernel (no lease); writes: 3 directly, 1 through the kernel (beyond the lease)"

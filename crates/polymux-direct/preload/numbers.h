@@ -15,11 +15,11 @@
 /* Numbers from here on are left to the kernel. */
 #define NUMBERS 65536
 
-/* What is known of a number: how often it was read, or one of these. */
+/* What is known of a number: how often it was used, or one of these. */
 enum {
-	/* After so many reads it is looked at. */
-	READS_BEFORE = 16,
-	/* On a FUSE file system, perhaps a volume: it gets a lease when its reads are slow. */
+	/* After so many calls it is looked at. */
+	CALLS_BEFORE = 2,
+	/* On a FUSE file system, perhaps a volume: it gets a lease when calls for it are slow. */
 	WATCHED = 252,
 	/* A descriptor of a lease, and not the program's. */
 	PLACED = 253,
@@ -81,6 +81,11 @@ static bool identify(int number, struct identity *identity)
 	return true;
 }
 
+static inline bool are_same(const struct identity *one, const struct identity *other)
+{
+	return one->inode == other->inode && one->device_major == other->device_major && one->device_minor == other->device_minor;
+}
+
 /* Descriptors of leases. An entry is free where its number is 0. Numbers are added by one thread at a time. */
 #define PLACED_MAX 1024
 
@@ -126,9 +131,23 @@ static int entry_of(int number)
 static bool is_intact(int place)
 {
 	struct identity now;
-	struct identity *then = &all_placed[place].identity;
 	int number = atomic_load_explicit(&all_placed[place].number, memory_order_acquire);
-	return identify(number, &now) && now.inode == then->inode && now.device_major == then->device_major && now.device_minor == then->device_minor;
+	return identify(number, &now) && are_same(&now, &all_placed[place].identity);
+}
+
+/* Whether a number is open, but not the program's; errno says so then. */
+static bool is_placed(int number)
+{
+	if (known_of(number) != PLACED)
+		return false;
+	int place = entry_of(number), error = errno;
+	if (place < 0 || !is_intact(place)) {
+		/* The program has closed it without being seen, and may have it now. */
+		errno = error;
+		return false;
+	}
+	errno = EBADF;
+	return true;
 }
 
 /* Closes a descriptor of a lease; if the number names something else by now, only forgets it. It counts as placed until it is closed: who waits for that may use the number then. */

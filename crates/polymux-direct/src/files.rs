@@ -10,9 +10,10 @@ use polymux_client::Reader;
 use rustix::fs::OFlags;
 
 use crate::forks;
-use crate::numbers::Unaware;
+use crate::numbers::{UNSUITED, Unaware};
+use crate::past_pages::PastPages;
 use crate::quiet::Quiet;
-use crate::registry::{self, Registry};
+use crate::registry::{self, End, Registry};
 
 /// Numbers from here on are not watched; as in `preload/numbers.h`.
 const NUMBERS: usize = 65536;
@@ -22,11 +23,46 @@ static FILES: [AtomicPtr<Watched>; NUMBERS] = [const { AtomicPtr::new(std::ptr::
 /// One open file.
 pub struct Watched {
     pub reader: Reader<Unaware>,
+    past_pages: AtomicPtr<PastPages>,
 }
 
 impl Watched {
     pub fn new() -> Self {
-        Self { reader: Reader::new(0) }
+        Self { reader: Reader::new(0), past_pages: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its description past the page cache, where it has one.
+    pub fn past_pages(&self) -> Option<&'static PastPages> {
+        // SAFETY: those that were put there live for ever.
+        unsafe { self.past_pages.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Takes that away.
+    pub fn take_past_pages(&self) -> Option<&'static PastPages> {
+        // SAFETY: as in `past_pages`.
+        unsafe { self.past_pages.swap(std::ptr::null_mut(), Ordering::AcqRel).as_ref() }
+    }
+
+    /// Opens it, unless it is open; returns whether it is. Called by the thread that asks for a lease.
+    pub fn open_past_pages(&self, number: RawFd) -> bool {
+        let _quiet = Quiet::begin();
+        if self.past_pages().is_some_and(|past_pages| past_pages.is_of(borrow(number))) {
+            return true;
+        }
+        if registry::lock().has_many_left() {
+            return false;
+        }
+        let Ok(opened) = PastPages::open(borrow(number)) else { return false };
+        let mut registry = registry::lock();
+        if registry.is_watched(number, self) {
+            let old = self.past_pages.swap(std::ptr::from_ref(opened).cast_mut(), Ordering::AcqRel);
+            // SAFETY: as in `past_pages`.
+            registry.leave(unsafe { old.as_ref() });
+            return true;
+        }
+        // The program has closed the number meanwhile, and perhaps has locks by another one.
+        registry.leave(Some(opened));
+        false
     }
 }
 
@@ -49,9 +85,9 @@ pub fn get(number: RawFd) -> Option<&'static Watched> {
 }
 
 /// Ends the watch of a number, if it is watched.
-fn take_out(place: &AtomicPtr<Watched>, number: RawFd, registry: &mut Registry) {
+fn take_out(place: &AtomicPtr<Watched>, number: RawFd, registry: &mut Registry, end: End) {
     if !place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
-        registry.forget(number);
+        registry.forget(number, end);
     }
 }
 
@@ -61,9 +97,9 @@ pub fn watch(number: RawFd) -> Option<&'static Watched> {
     let flags = rustix::fs::fcntl_getfl(borrow(number)).ok()?;
     let _quiet = Quiet::begin();
     let mut registry = registry::lock();
-    take_out(place, number, &mut registry);
-    // Reads that are to bypass the page cache go on doing so.
-    if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::PATH | OFlags::DIRECT) {
+    take_out(place, number, &mut registry, End::Found);
+    // A description that only writes cannot read the objects.
+    if flags.intersects(UNSUITED | OFlags::WRONLY) {
         return None;
     }
     let watched = registry.watch(number);
@@ -72,14 +108,14 @@ pub fn watch(number: RawFd) -> Option<&'static Watched> {
 }
 
 /// The number is about to be closed, or names another file. Returns whether that is for this process to note.
-pub fn forget(number: RawFd) -> bool {
+pub fn forget(number: RawFd, end: End) -> bool {
     // A child that shares the memory closes its own copy.
     if !forks::may_change() {
         return false;
     }
     let Some(place) = place_of(number) else { return true };
     let _quiet = Quiet::begin();
-    take_out(place, number, &mut registry::lock());
+    take_out(place, number, &mut registry::lock(), end);
     true
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::thread::Timespec;
 
-use crate::{ALLOCATOR, files, interface};
+use crate::{ALLOCATOR, bounce, files, interface};
 
 const PAGE: usize = 4096;
 /// States of the word in that page. Emptied, it is a child's which has not begun.
@@ -108,6 +108,7 @@ pub fn is_ready() -> bool {
             IS_RECEIVING.store(false, Ordering::SeqCst);
             ALLOCATOR.abandon();
             files::abandon_all();
+            bounce::abandon();
             if let Some(preload) = interface::preload() {
                 (preload.close_all_placed)();
             }

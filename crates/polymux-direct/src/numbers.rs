@@ -5,10 +5,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use polymux_client::{FileIdentity, Host};
+use rustix::fs::OFlags;
 
+use crate::bounce::Region;
 use crate::forks::Receiving;
 use crate::interface;
 use crate::quiet::Quiet;
+
+/// Calls that are to bypass the page cache, to append or to be durable go on doing so.
+pub const UNSUITED: OFlags = OFlags::PATH.union(OFlags::DIRECT).union(OFlags::APPEND).union(OFlags::DSYNC);
 
 /// The program in which this library was loaded.
 pub struct Unaware;
@@ -25,6 +30,15 @@ impl Host for Unaware {
 
     fn receiving() -> Option<Receiving> {
         Receiving::begin()
+    }
+
+    fn overwrites(file: BorrowedFd<'_>) -> bool {
+        rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags & (OFlags::RWMODE | UNSUITED) == OFlags::RDWR)
+    }
+
+    fn with_copy<T>(data: &[u8], body: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut region = Region::take()?;
+        if region.fill_from(data) { Some(body(&region.bytes()[..data.len()])) } else { None }
     }
 
     fn place(descriptors: Vec<OwnedFd>) -> io::Result<Vec<Placed>> {
@@ -63,7 +77,8 @@ pub struct Placed {
 }
 
 impl Placed {
-    fn close(&self) {
+    /// Closes it, once.
+    pub fn close(&self) {
         if let Some(preload) = interface::preload()
             && !self.is_closed.swap(true, Ordering::AcqRel)
         {

@@ -8,10 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use polymux_client::{Report, Way};
 
 use crate::files::Watched;
-use crate::{ALLOCATOR, interface, report};
+use crate::past_pages::PastPages;
+use crate::{ALLOCATOR, files, interface, report};
 
 /// Files of which a report is kept after they were closed; those after them are added up.
 const REPORTS_MAX: usize = 1000;
+const LEFT_MAX: usize = 64;
 
 /// Its own word, so that a child of a fork can have a new one: the lock of this one may be held for ever.
 static REGISTRY: AtomicPtr<Mutex<Registry>> = AtomicPtr::new(std::ptr::null_mut());
@@ -23,10 +25,21 @@ struct Known {
     path: Option<String>,
 }
 
+/// How the watch of a number ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The program is about to close it.
+    Closing,
+    /// It was found to be another file, or to be used otherwise.
+    Found,
+}
+
 #[derive(Default)]
 pub struct Registry {
     known: BTreeMap<RawFd, Known>,
     free: Vec<&'static Watched>,
+    /// Descriptions past the page cache of files that were closed without being seen.
+    left: Vec<&'static PastPages>,
     closed: BTreeMap<String, Report>,
     others: Report,
 }
@@ -56,10 +69,11 @@ pub fn replace(registry: Registry) {
     REGISTRY.store(Box::into_raw(Box::new(Mutex::new(registry))), Ordering::Release);
 }
 
-/// Takes over the reads that the preloaded library left to the kernel.
-fn count_reads(number: RawFd, watched: &Watched) {
+/// Takes over the calls that the preloaded library left to the kernel.
+fn count_calls(number: RawFd, watched: &Watched) {
     if let Some(preload) = interface::preload() {
         watched.reader.note_reads(Way::NoLeaseYet, u64::from((preload.take_reads)(number)));
+        watched.reader.note_writes(Way::NoLeaseYet, u64::from((preload.take_writes)(number)));
     }
 }
 
@@ -76,14 +90,48 @@ impl Registry {
         watched
     }
 
-    pub fn forget(&mut self, number: RawFd) {
+    pub fn forget(&mut self, number: RawFd, end: End) {
         let Some(Known { watched, path }) = self.known.remove(&number) else { return };
-        count_reads(number, watched);
+        count_calls(number, watched);
+        self.end_past_pages(number, watched, end);
         let report = watched.reader.restart();
         self.free.push(watched);
         if let Some(path) = path.filter(|_| ALLOCATOR.has_reserve()) {
             self.note_closed(path, &report);
         }
+    }
+
+    /// A program that closes numbers without being seen leaves so many descriptions open that it gets no more.
+    pub fn has_many_left(&self) -> bool {
+        self.left.len() >= LEFT_MAX
+    }
+
+    /// Whether a number still is that of an entry.
+    pub fn is_watched(&self, number: RawFd, watched: &Watched) -> bool {
+        self.known.get(&number).is_some_and(|known| std::ptr::eq(known.watched, watched))
+    }
+
+    /// Leaves a description open: closing it would end locks of the program.
+    pub fn leave(&mut self, past_pages: Option<&'static PastPages>) {
+        self.left.extend(past_pages);
+    }
+
+    /// Closes the description of a number, and others of the same file, if the number is closed and still names the file.
+    fn end_past_pages(&mut self, number: RawFd, watched: &Watched, end: End) {
+        let Some(past_pages) = watched.take_past_pages() else { return };
+        if end == End::Found || !past_pages.is_of(files::borrow(number)) {
+            self.left.push(past_pages);
+            return;
+        }
+        let identity = past_pages.identity();
+        past_pages.close();
+        self.left.retain(|left| {
+            let is_same = left.identity() == identity;
+            if is_same {
+                left.close();
+            }
+            !is_same
+        });
     }
 
     pub fn watched(&self) -> impl Iterator<Item = &'static Watched> {
@@ -103,7 +151,7 @@ impl Registry {
     /// How the files were read that are open or were closed, by their paths, and all others together.
     pub fn reports(&mut self) -> (&BTreeMap<String, Report>, Report) {
         let report = |(number, known): (&RawFd, &Known)| {
-            count_reads(*number, known.watched);
+            count_calls(*number, known.watched);
             Some((known.path.clone()?, known.watched.reader.report()))
         };
         let open: Vec<_> = self.known.iter().filter_map(report).collect();

@@ -18,7 +18,8 @@ pub const NUMBER: u32 = 3 << 30 | 64 << 16 | 0xd7 << 8 | 1;
 pub fn wish_of(request: &[u8]) -> Option<LeaseWish> {
     let word = |at: usize| request.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let is_known = request.len() == LENGTH && word(0)? == VERSION;
-    [LeaseWish::UnchangedFile, LeaseWish::AnyFile].into_iter().find(|wish| is_known && word(4) == Some(*wish as u32))
+    let all = [LeaseWish::UnchangedFile, LeaseWish::AnyFile, LeaseWish::Inquiry];
+    all.into_iter().find(|wish| is_known && word(4) == Some(*wish as u32))
 }
 
 /// The daemon's answer: a ticket, or the code of a refusal.

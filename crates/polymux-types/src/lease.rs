@@ -32,6 +32,8 @@ pub enum LeaseWish {
     UnchangedFile = 0,
     /// For any file: where a lease is refused or ends, the program reads and writes past the page cache for a while, so that it does not end the leases of others.
     AnyFile = 1,
+    /// None yet: the answer says whether programs have or want leases on a file that changes. If so this one is about to ask, and counts as one of them.
+    Inquiry = 2,
 }
 
 /// The one who asks for a lease.

@@ -47,6 +47,10 @@ crate::enum_with_all! {
         Contended = 20,
         /// It is immutable or append-only.
         Protected = 21,
+        /// The answer to an inquiry: no program has or wants a lease on the file while it changes.
+        NotWanted = 22,
+        /// The answer to an inquiry: programs do.
+        Wanted = 23,
         /// The daemon is of another version.
         OtherVersion = 0xffff_ffff,
     }
@@ -87,6 +91,8 @@ impl LeaseRefusal {
             Self::Privileged => "it has set-id bits or capabilities",
             Self::Late => "a program of this user was waited for too long",
             Self::Protected => "it is immutable or append-only",
+            Self::NotWanted => "no program wants a lease on it",
+            Self::Wanted => "it was asked about, and no lease was asked for",
             Self::Contended => "other programs ask for leases at the same time",
             Self::OldKernel => "it is open for changes, and the kernel is older than Linux 6.16",
             Self::OtherNamespace => "programs in another mount namespace may not change objects",

@@ -176,7 +176,7 @@ pub enum Verb {
     Rebuild(RebuildArguments),
     /// Measure a mounted volume: the speed of its tiers, the speed expected of them together, and the speed of the mount
     Bench(BenchArguments),
-    /// Run a program that reads files of volumes past the mount where that is possible (`leases = "on"`)
+    /// Run a program that reads and overwrites files of volumes past the mount where that is possible (`leases = "on"`)
     Run(RunArguments),
     /// Show a volume of two temporary tiers at work on real files, and check every byte
     Try(TryArguments),

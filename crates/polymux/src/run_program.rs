@@ -1,4 +1,4 @@
-//! `polymux run`: runs a program with the library that reads files past the mount (docs/design/0047).
+//! `polymux run`: runs a program with the library that uses files past the mount (docs/design/0047, docs/design/0049).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,14 +1,17 @@
 //! Programs that overwrite a file past the mount and are killed or stopped at any instruction, while movers move it; one that keeps the daemon waiting; and daemons that die under them
 //! (docs/design/0048).
 //!
-//! Invariants: a writer is a process of its own, started from this test binary, with a part of the file of its own. Before it writes a block it notes its next
+//! Invariants: a writer is a process of its own, started from this test binary, with a part of the file of its own. Every other one knows nothing of leases, and runs under the preloaded library (docs/design/0049). Before it writes a block it notes its next
 //! value in a file beside the volume, and after the write has returned that it has. `POLYMUX_HEAVY=1` kills and stops 2000 writers, and 200 daemons.
 
 #[path = "leases/asking.rs"]
 mod asking;
+#[path = "preload/libraries.rs"]
+mod libraries;
 mod mounted;
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use asking::{Over, granted, has_leases_for_changing_files, migrate, move_ranges, seeded, wait_until};
+use libraries::{install_libraries, lower_limit};
 use mounted::{Plan, Random, TestVolume, is_heavy};
 use polymux_client::{File as Leased, Way};
 use polymux_lease::UseCounts;
@@ -29,8 +33,50 @@ const BLOCKS: u64 = 512;
 /// Where a writer finds its file, and the notes,
 const FILE: &str = "POLYMUX_TEST_LEASED_FILE";
 const NOTES: &str = "POLYMUX_TEST_NOTES";
-/// and which part is its own.
+/// and which part is its own. Those of parts with odd numbers run under the preloaded library.
 const PART: &str = "POLYMUX_TEST_PART";
+
+/// Numbers of descriptors of leases are above the limit of open files, which is no lower, or from 2048 on.
+const OF_LEASES_MIN: u32 = 512;
+
+/// The open file of a writer.
+enum Opened {
+    ByLibrary(Box<Leased>),
+    Unaware(File),
+}
+
+impl Opened {
+    fn open(path: &Path, part: u64) -> io::Result<Self> {
+        if kind_of(part) == 0 {
+            return Leased::open_to_change(path).map(|file| Self::ByLibrary(Box::new(file)));
+        }
+        OpenOptions::new().read(true).write(true).open(path).map(Self::Unaware)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::ByLibrary(file) => file.write_at(data, offset),
+            Self::Unaware(file) => file.write_at(data, offset),
+        }
+    }
+
+    /// Writes past the mount; of a writer that knows nothing of leases, descriptors of leases that it has.
+    fn direct_writes(&self) -> u64 {
+        match self {
+            Self::ByLibrary(file) => file.report().writes(Way::Directly),
+            Self::Unaware(_) => {
+                let numbers = std::fs::read_dir("/proc/self/fd").expect("it can be listed");
+                let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+                numbers.filter(|number| *number >= OF_LEASES_MIN).count() as u64
+            }
+        }
+    }
+}
+
+/// 0 for writers that know of leases, and 1 for the others.
+fn kind_of(part: u64) -> usize {
+    usize::try_from(part % 2).expect("it is small")
+}
 
 /// A block as it is written for the `value`th time.
 fn block_of(number: u64, value: u64) -> Vec<u8> {
@@ -77,6 +123,7 @@ struct Subject {
     path: PathBuf,
     notes: Notes,
     notes_path: PathBuf,
+    preloaded: PathBuf,
 }
 
 impl Subject {
@@ -95,13 +142,16 @@ impl Subject {
         });
         drop(file);
         migrate(volume, &path, "slow", "4MiB-6MiB");
-        Self { path, notes, notes_path }
+        Self { path, notes, notes_path, preloaded: install_libraries(&volume.outside().join("libraries")) }
     }
 
     fn writer(&self, part: u64) -> Writer {
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command.args(["--exact", "writer_that_is_killed", "--nocapture"]);
         command.env(FILE, &self.path).env(NOTES, &self.notes_path).env(PART, part.to_string());
+        if kind_of(part) == 1 {
+            command.env("LD_PRELOAD", &self.preloaded);
+        }
         Writer { child: command.stdout(Stdio::null()).spawn().expect("started"), part }
     }
 
@@ -130,11 +180,11 @@ fn writer_that_is_killed() {
     let Some(path) = std::env::var_os(FILE) else { return };
     let notes = Notes::open(Path::new(&std::env::var_os(NOTES).expect("set together")));
     let part: u64 = std::env::var(PART).expect("set together").parse().expect("a number");
-    let Ok(file) = Leased::open_to_change(path) else { return };
+    let Ok(file) = Opened::open(Path::new(&path), part) else { return };
     let mut random = Random::new(u64::from(std::process::id()));
     for round in 0_u64.. {
         if round.is_multiple_of(16) {
-            notes.note_direct(part, file.report().writes(Way::Directly));
+            notes.note_direct(part, file.direct_writes());
         }
         let number = part * BLOCKS + random.below(BLOCKS);
         let value = notes.of(number).0 + 1;
@@ -171,6 +221,7 @@ fn start() -> Option<(TestVolume, Subject)> {
     if !has_leases_for_changing_files() {
         return None;
     }
+    lower_limit();
     let options = "leases = \"on\"\nio = \"passthrough\"\nmovers = 1\npromotion = \"polite\"\nflush_interval = 1";
     let volume = TestVolume::start_with_options(&Plan::anywhere(), options)?;
     let subject = Subject::make(&volume);
@@ -207,7 +258,7 @@ fn stop_for_a_while(writer: &Writer, random: &mut Random) {
 fn writers_die_and_stop_at_any_instruction_and_no_write_that_returned_is_lost() {
     let Some((volume, subject)) = start() else { return };
     let (mut random, is_over) = (seeded(), AtomicBool::new(false));
-    let mut direct = 0;
+    let mut direct = [0; 2];
     std::thread::scope(|scope| {
         let _over = Over(&is_over);
         scope.spawn(|| move_ranges(&volume, &subject.path, &is_over, pause_after_move));
@@ -215,7 +266,7 @@ fn writers_die_and_stop_at_any_instruction_and_no_write_that_returned_is_lost() 
         let (began, rounds) = (Instant::now(), if is_heavy() { 2000 } else { 40 });
         let mut round = 0;
         // A machine that is busy with other tests gives leases later.
-        while round < rounds || direct == 0 && began.elapsed() < Duration::from_secs(60) {
+        while round < rounds || direct.contains(&0) && began.elapsed() < Duration::from_secs(60) {
             round += 1;
             std::thread::sleep(Duration::from_millis(random.below(150)));
             let mut writer = writers.swap_remove(usize::try_from(random.below(PARTS)).expect("below a length"));
@@ -224,14 +275,14 @@ fn writers_die_and_stop_at_any_instruction_and_no_write_that_returned_is_lost() 
             assert!(ended.is_none(), "a writer ended by itself: {ended:?}");
             let part = writer.part;
             drop(writer);
-            direct += subject.notes.direct(part);
+            direct[kind_of(part)] += subject.notes.direct(part);
             subject.notes.note_direct(part, 0);
             subject.check(part);
             writers.push(subject.writer(part));
         }
     });
-    eprintln!("{direct} writes went past the mount");
-    assert!(direct > 0, "no writer ever had a lease");
+    eprintln!("{direct:?}: writes past the mount, and unaware writers that had a lease");
+    assert!(!direct.contains(&0), "writers of one kind never had a lease: {direct:?}");
     let began = Instant::now();
     wait_until("no lease is left", || leases(&volume) == 0);
     eprintln!("the last lease was given back after {:?}", began.elapsed());
@@ -297,20 +348,20 @@ fn a_program_that_keeps_the_daemon_waiting_does_so_once_and_then_gets_no_such_le
 fn a_daemon_that_dies_under_writers_takes_none_of_their_writes_along() {
     let Some((mut volume, subject)) = start() else { return };
     let mut random = seeded();
-    let mut direct = 0;
+    let mut direct = [0; 2];
     let (began, rounds) = (Instant::now(), if is_heavy() { 200 } else { 5 });
     let mut round = 0;
-    while round < rounds || direct == 0 && began.elapsed() < Duration::from_secs(60) {
+    while round < rounds || direct.contains(&0) && began.elapsed() < Duration::from_secs(60) {
         round += 1;
         let writers: Vec<Writer> = (0..PARTS).map(|part| subject.writer(part)).collect();
         std::thread::sleep(Duration::from_millis(300 + random.below(300)));
         volume.kill_daemon();
         drop(writers);
-        direct += (0..PARTS).map(|part| subject.notes.direct(part)).sum::<u64>();
+        (0..PARTS).for_each(|part| direct[kind_of(part)] += subject.notes.direct(part));
         volume.mount();
         (0..PARTS).for_each(|part| subject.check(part));
     }
-    assert!(direct > 0, "no writer ever had a lease");
+    assert!(!direct.contains(&0), "writers of one kind never had a lease: {direct:?}");
     volume.unmount();
     volume.polymux(["fsck", &volume.name.clone()]).assert_success();
 }

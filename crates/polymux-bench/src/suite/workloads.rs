@@ -13,7 +13,7 @@ mod grounds;
 mod listing;
 mod many_files;
 mod mixed_load;
-mod pgbench;
+pub mod pgbench;
 pub mod postgres;
 mod random_read;
 mod random_write;

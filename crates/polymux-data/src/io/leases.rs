@@ -93,14 +93,41 @@ impl DataPath {
         // Where it is held, the answer is found when the ticket is shown: this is a thread that serves the kernel.
         let is_open_for_changes =
             file.direct.passed.try_lock().is_some_and(|passed| passed.modes.is_open_for_changes());
+        if applicant.wish == LeaseWish::Inquiry {
+            return Err(self.answer_inquiry(&handle, file));
+        }
         if applicant.wish == LeaseWish::AnyFile {
-            handle.asked_for_lease_ms.store(self.volume.elapsed_ms() + 1, Ordering::Relaxed);
+            self.note_applicant(&handle);
         }
         self.lease_for(&handle, file, applicant.wish, is_open_for_changes)?;
         if file.layout.read().objects.is_empty() {
             return Err(LeaseRefusal::NoObject);
         }
         port.issue(id, applicant)
+    }
+
+    fn note_applicant(&self, handle: &Handle) {
+        handle.asked_for_lease_ms.store(self.volume.elapsed_ms() + 1, Ordering::Relaxed);
+    }
+
+    /// Whether programs have or want leases on a file that changes: a page that the kernel gets of it would end these, or be in their way.
+    pub(super) fn is_leased_or_wanted(&self, file: &FileState) -> bool {
+        file.nodes.outside_users.may_change() || file.direct.outside.are_leases_wanted(self.volume.elapsed_ms())
+    }
+
+    /// The answer to a program that has begun to use a file, and knows how to use leases.
+    fn answer_inquiry(&self, handle: &Handle, file: &FileState) -> LeaseRefusal {
+        if self.collects_writes() {
+            return LeaseRefusal::CollectsWrites;
+        }
+        if self.kernel.pages_port.get().is_none() {
+            return LeaseRefusal::OldKernel;
+        }
+        if !self.is_leased_or_wanted(file) {
+            return LeaseRefusal::NotWanted;
+        }
+        self.note_applicant(handle);
+        LeaseRefusal::Wanted
     }
 
     /// The kind of lease that a description may have, as far as that follows from how files are open.
@@ -138,7 +165,10 @@ impl DataPath {
             return Err(LeaseRefusal::OpenForChanges);
         }
         let now_ms = self.volume.elapsed_ms();
-        file.direct.outside.note_wanted(now_ms);
+        // During a long pause the file is used through the mount, and has its pages.
+        if file.direct.outside.is_lease_worthwhile_soon(now_ms) {
+            file.direct.outside.note_wanted(now_ms);
+        }
         if !file.direct.outside.is_lease_worthwhile(now_ms) {
             return Err(LeaseRefusal::UsedThroughMount);
         }

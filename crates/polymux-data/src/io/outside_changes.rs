@@ -22,11 +22,15 @@ use crate::data_path::DataPath;
 
 /// A program that wants a lease asks again in this time.
 const ASKS_AGAIN_MS: u64 = 2_000;
+/// A program that can use leases asks for one after some calls. Until then it may end as many of others.
+const ENDED_BEFORE_ASKING_MAX: u32 = 4;
 
-/// Whether the program of a description calls the kernel for want of a lease.
-fn is_applicant(handle: &Handle, now_ms: u64) -> bool {
-    let asked_ms = handle.asked_for_lease_ms.load(Ordering::Relaxed);
-    asked_ms > 0 && now_ms < asked_ms + ASKS_AGAIN_MS
+/// A call of a description is about to end leases. Returns whether its program calls the kernel for want of a lease, or may still ask for one.
+fn ends_as_applicant(handle: &Handle, now_ms: u64) -> bool {
+    match handle.asked_for_lease_ms.load(Ordering::Relaxed) {
+        0 => handle.leases_ended.fetch_add(1, Ordering::Relaxed) < ENDED_BEFORE_ASKING_MAX,
+        asked_ms => now_ms < asked_ms + ASKS_AGAIN_MS,
+    }
 }
 
 impl DataPath {
@@ -49,10 +53,9 @@ impl DataPath {
             return Err(ErrorKind::WouldBlock.into());
         }
         let now_ms = self.volume.elapsed_ms();
-        let is_applicant = is_applicant(&handle, now_ms);
         match change {
             PageChange::WrittenBack => {}
-            _ if is_applicant => file.direct.outside.note_ended_by_applicant(now_ms),
+            _ if ends_as_applicant(&handle, now_ms) => file.direct.outside.note_ended_by_applicant(now_ms),
             PageChange::Read | PageChange::Written => file.direct.outside.note_used_through_mount(now_ms),
         }
         if file.nodes.outside_users.end_changes(change) {

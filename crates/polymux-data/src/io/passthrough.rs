@@ -78,8 +78,7 @@ impl DataPath {
         // Collected writes come as whole pages, without the flags of an open file description: appends look like overwrites.
         let is_unclear = self.collects_writes() && is_append_only(inode);
         // Pages would end the leases of programs that change the file, and those of a program that is about to get one most of all.
-        let is_leased =
-            file.nodes.outside_users.may_change() || file.direct.outside.are_leases_wanted(self.volume.elapsed_ms());
+        let is_leased = self.is_leased_or_wanted(file);
         let is_kept = !is_held && !is_unclear && !is_leased && self.volume.options.page_cache == PageCache::On;
         let through_daemon = if is_kept { IoMode::Cached } else { IoMode::Direct };
         let mode = modes.open(purpose, &mut grant, through_daemon, standing);

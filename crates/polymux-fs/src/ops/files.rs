@@ -50,6 +50,7 @@ fn describe(inode: &Arc<Inode>, options: OpenOptions, creation: Option<Creation>
         memory_reads: OnceLock::new(),
         has_leases: AtomicBool::new(false),
         asked_for_lease_ms: AtomicU64::new(0),
+        leases_ended: AtomicU32::new(0),
         has_ended: AtomicBool::new(false),
     })
 }

@@ -36,6 +36,8 @@ pub struct Handle {
     pub has_leases: AtomicBool,
     /// When its program last asked for a lease that it can use while the file changes, in milliseconds since mounting, and 1; 0 where it never did.
     pub asked_for_lease_ms: AtomicU64,
+    /// Leases that calls of it ended, before its program asked for one.
+    pub leases_ended: AtomicU32,
     /// It is gone, as the lock of the open descriptions of its file has it.
     pub has_ended: AtomicBool,
 }

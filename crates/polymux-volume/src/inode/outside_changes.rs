@@ -106,6 +106,11 @@ impl OutsideChanges {
         }
     }
 
+    /// Whether a lease would be worth its price now, or will be as soon as a program that wants one asks again.
+    pub fn is_lease_worthwhile_soon(&self, now_ms: u64) -> bool {
+        self.is_lease_worthwhile(now_ms + WANTED_MS)
+    }
+
     /// Whether a lease would be worth its price now.
     pub fn is_lease_worthwhile(&self, now_ms: u64) -> bool {
         now_ms >= self.not_before_ms.load(Ordering::Relaxed)

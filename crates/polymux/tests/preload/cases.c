@@ -105,9 +105,9 @@ void wait_for(const char *what, pid_t child)
 
 int main(int count, char **arguments)
 {
-	static const struct test_case *const all[] = { descriptor_cases, process_cases, content_cases, thread_cases };
-	static const char *const names[] = { "descriptors", "processes", "contents", "threads" };
-	for (size_t list = 0; list < 4; list++)
+	static const struct test_case *const all[] = { descriptor_cases, process_cases, content_cases, thread_cases, write_cases };
+	static const char *const names[] = { "descriptors", "processes", "contents", "threads", "writes" };
+	for (size_t list = 0; list < sizeof(all) / sizeof(all[0]); list++)
 		for (const struct test_case *one = all[list]; one->name != NULL; one++) {
 			if (count < 3) {
 				printf("%s %s %s\n", names[list], one->is_direct ? "direct" : "any", one->name);

@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,6 +66,6 @@ void show_all(const char *what, int number);
 /* Waits for a child and prints how it ended. */
 void wait_for(const char *what, pid_t child);
 
-extern const struct test_case descriptor_cases[], process_cases[], content_cases[], thread_cases[];
+extern const struct test_case descriptor_cases[], process_cases[], content_cases[], thread_cases[], write_cases[];
 
 #endif

@@ -1,6 +1,6 @@
 //! A native directory and a volume with the same files, and programs that run on both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -8,17 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
-
-use crate::asking::{granted, migrate};
+use crate::asking::{granted, has_leases_for_changing_files, migrate};
+use crate::libraries::{install_libraries, lower_limit};
 use crate::mounted::native::text;
 use crate::mounted::{Finished, Plan, Random, TestVolume, run_within, succeed};
 
 const MIB: usize = 1 << 20;
-/// Files on two tiers, which get leases.
+/// All files.
+const NAMES: [&str; 5] = ["table", "other", "sparse", "small", "empty"];
+/// Those on two tiers, which get leases.
 const SPLIT: [&str; 3] = ["table", "other", "sparse"];
-/// Open files of a process.
-const OPEN_MAX: u64 = 1024;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Both directories, and the libraries as `make install-preload` lays them out.
@@ -27,48 +26,63 @@ pub struct Stage {
     native: PathBuf,
     /// `bin` and `lib/polymux` below it.
     installed: PathBuf,
+    preloaded: PathBuf,
     /// The files as they are in the beginning.
     pristine: Tree,
 }
 
-/// As many open files as programs commonly may have, so that the limit can be raised for leases wherever this runs.
-fn lower_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.current.map_or(Some(OPEN_MAX), |current| Some(current.min(OPEN_MAX)));
-    setrlimit(Resource::Nofile, limit).expect("a limit can be lowered");
+/// Parts of a file of `cases.h`: offsets and bytes.
+fn parts_of(name: &str) -> Vec<(u64, Vec<u8>)> {
+    match name {
+        "table" => vec![(0, Random::new(5).bytes(8 * MIB))],
+        "other" => vec![(0, Random::new(6).bytes(8 * MIB))],
+        "sparse" => vec![(0, Random::new(7).bytes(MIB)), (3 << 20, Random::new(8).bytes(MIB))],
+        "small" => vec![(0, Random::new(9).bytes(1000))],
+        _ => Vec::new(),
+    }
 }
 
-/// Writes the files of `cases.h` into a directory, in the place of all others there.
-fn fill(directory: &Path) {
-    if directory.exists() {
-        succeed("chmod", ["-R", "u+rwX", text(directory)]);
-        fs::remove_dir_all(directory).expect("removed");
+/// Makes a file of `cases.h` anew; others are removed.
+fn restore(directory: &Path, name: &str) {
+    let path = directory.join(name);
+    if let Ok(facts) = path.symlink_metadata() {
+        let removed = if facts.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.expect("removed");
     }
-    fs::create_dir(directory).expect("made");
-    let write = |name: &str, parts: &[(u64, Vec<u8>)]| {
-        let file = File::create(directory.join(name)).expect("made");
-        parts.iter().for_each(|(offset, bytes)| file.write_all_at(bytes, *offset).expect("written"));
+    if NAMES.contains(&name) {
+        let file = File::create(path).expect("made");
+        parts_of(name).iter().for_each(|(offset, bytes)| file.write_all_at(bytes, *offset).expect("written"));
         file.sync_all().expect("synced");
-    };
-    let mut random = Random::new(5);
-    write("table", &[(0, random.bytes(8 * MIB))]);
-    write("other", &[(0, random.bytes(8 * MIB))]);
-    write("sparse", &[(0, random.bytes(MIB)), (3 << 20, random.bytes(MIB))]);
-    write("small", &[(0, random.bytes(1000))]);
-    write("empty", &[]);
+    }
 }
 
 impl Stage {
+    /// On a mount that collects writes: files that change have no leases.
     pub fn start() -> Option<Self> {
+        Self::start_with("leases = \"on\"\nmovers = 1")
+    }
+
+    /// On a mount where files that change have leases.
+    pub fn start_for_changes() -> Option<Self> {
+        if !has_leases_for_changing_files() {
+            return None;
+        }
+        Self::start_with("leases = \"on\"\nmovers = 1\nio = \"passthrough\"")
+    }
+
+    fn start_with(options: &str) -> Option<Self> {
         lower_limit();
-        let mut volume = TestVolume::create_with_options(&Plan::anywhere(), "leases = \"on\"\nmovers = 1")?;
+        let mut volume = TestVolume::create_with_options(&Plan::anywhere(), options)?;
         // Files that are read must stay on two tiers.
         volume.set_policy("static");
         volume.mount();
         let (native, installed) = (volume.outside().join("native"), volume.outside().join("installed"));
-        let mut stage = Self { volume, native, installed, pristine: Tree::new() };
-        stage.install();
-        stage.fill();
+        let (preloaded, programs) = (install_libraries(&installed.join("lib/polymux")), installed.join("bin"));
+        fs::create_dir(&programs).expect("made");
+        fs::copy(env!("CARGO_BIN_EXE_polymux"), programs.join("polymux")).expect("copied");
+        let mut stage = Self { volume, native, installed, preloaded, pristine: Tree::new() };
+        [&stage.native, &stage.mounted()].into_iter().for_each(|directory| fs::create_dir(directory).expect("made"));
+        stage.fill(&NAMES);
         stage.pristine = tree_of(&stage.native);
         Some(stage)
     }
@@ -78,11 +92,13 @@ impl Stage {
         self.volume.path().join("files")
     }
 
-    /// Both directories with their files as they were in the beginning.
-    fn fill(&self) {
-        fill(&self.native);
-        fill(&self.mounted());
-        for name in SPLIT {
+    /// Makes files anew in both directories, as they were in the beginning.
+    fn fill(&self, names: &[&str]) {
+        for directory in [&self.native, &self.mounted()] {
+            succeed("chmod", ["-R", "u+rwX", text(directory)]);
+            names.iter().for_each(|name| restore(directory, name));
+        }
+        for name in SPLIT.into_iter().filter(|name| names.contains(name)) {
             let path = self.mounted().join(name);
             migrate(&self.volume, &path, "slow", "2MiB-4MiB");
             self.volume.assert_is_split(&path);
@@ -91,28 +107,9 @@ impl Stage {
         }
     }
 
-    fn install(&self) {
-        let tests = std::env::current_exe().expect("this test");
-        let built = tests.parent().expect("a directory");
-        let profile = built.parent().expect("a directory");
-        let (programs, libraries) = (self.installed.join("bin"), self.libraries());
-        fs::create_dir_all(&programs).expect("made");
-        fs::create_dir_all(&libraries).expect("made");
-        let copy = |from: PathBuf, to: PathBuf| {
-            fs::copy(&from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-        };
-        copy(built.join("libpolymux_direct.so"), libraries.join("libpolymux_direct.so"));
-        copy(profile.join("libpolymux_preload.so"), libraries.join("libpolymux_preload.so"));
-        copy(PathBuf::from(env!("CARGO_BIN_EXE_polymux")), programs.join("polymux"));
-    }
-
-    fn libraries(&self) -> PathBuf {
-        self.installed.join("lib/polymux")
-    }
-
     /// The preloaded library.
-    pub fn preloaded(&self) -> PathBuf {
-        self.libraries().join("libpolymux_preload.so")
+    pub fn preloaded(&self) -> &Path {
+        &self.preloaded
     }
 
     /// The installed command.
@@ -147,18 +144,28 @@ impl Stage {
         (finished, fs::read_to_string(&report).unwrap_or_default())
     }
 
-    /// Runs a program on both sides, which must say and leave behind the same. Files that it changed are made anew. Returns the report.
-    pub fn compare(&self, name: &str, program: &Path, arguments: &[&str]) -> String {
+    /// Runs a program on both sides, which must say and leave behind the same. Files that it changed are made anew. Returns the report, or how the sides differ.
+    pub fn compare(&self, name: &str, program: &Path, arguments: &[&str]) -> Result<String, String> {
         let expected = self.run_natively(program, arguments);
         let (found, report) = self.run_past_the_mount(program, arguments);
         let of = |finished: &Finished| format!("{}\n{}", finished.text(), finished.status);
-        assert_eq!(of(&found), of(&expected), "{name}: past the mount (left) and natively; {report}");
+        let said = [of(&found), of(&expected)];
         let [found, expected] = [&self.mounted(), &self.native].map(|directory| tree_of(directory));
-        assert!(found == expected, "{name}: {}", differences(&found, &expected));
-        if expected != self.pristine {
-            self.fill();
+        let all = found.keys().chain(expected.keys()).chain(self.pristine.keys());
+        let is_changed = |name: &&PathBuf| {
+            let pristine = self.pristine.get(*name);
+            found.get(*name) != pristine || expected.get(*name) != pristine
+        };
+        // Whole directories with what lies in them.
+        let changed = all.filter(is_changed).filter_map(|name| name.iter().next()?.to_str());
+        self.fill(&changed.collect::<BTreeSet<&str>>().into_iter().collect::<Vec<_>>());
+        if said[0] != said[1] {
+            return Err(format!("{name}: past the mount:\n{}\nnatively:\n{}\nreport: {report}", said[0], said[1]));
         }
-        report
+        if found != expected {
+            return Err(format!("{name}: {}", differences(&found, &expected)));
+        }
+        Ok(report)
     }
 }
 
@@ -209,6 +216,12 @@ fn differences(found: &Tree, expected: &Tree) -> String {
 /// Whether a report tells of a file that was read past the mount.
 pub fn has_direct_reads(report: &str) -> bool {
     report.contains(" directly")
+}
+
+/// Whether a report tells of a file that was written past the mount.
+pub fn has_direct_writes(report: &str) -> bool {
+    let after_writes = |line: &str| line.split_once("writes: ").is_some_and(|(_, writes)| has_direct_reads(writes));
+    report.lines().any(after_writes)
 }
 
 /// A program in the user's path.

@@ -72,7 +72,10 @@ impl Workload for Pgbench {
 }
 
 /// Microseconds for each transaction, of the line `tps = 620.1 (without initial connection time)`.
-fn us_each(printed: &str) -> Result<f64> {
+///
+/// # Errors
+/// Where there is no such line.
+pub fn us_each(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("tps = ")).with_context(|| printed.to_owned())?;
     let rate: f64 = line.split(' ').next().unwrap_or_default().parse().with_context(|| line.to_owned())?;
     anyhow::ensure!(rate > 0.0, "{line}");

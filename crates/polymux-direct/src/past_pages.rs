@@ -1,0 +1,120 @@
+//! A description of a file past the page cache, beside that of the program: calls that go through the kernel while programs have leases on a file that changes, or are about to get them, leave no page by
+//! it, which would end the leases.
+//!
+//! Invariants:
+//! * The program's own description is as the program made it.
+//! * A process that uses locks of its own on files (`F_SETLK`) has none of these, because opening one and moving it to its number closes a descriptor of the file.
+//! * Its number is closed when the program closes one of the file, because closing any descriptor of a file ends the locks that the process has on it (`fcntl(2)`). Where the program closed it without being
+//!   seen, this one stays open until the program closes another one of the file, or ends.
+//! * It is not closed while a call uses it: another file could have the number then.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use polymux_client::{FileIdentity, Host};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::bounce::Region;
+use crate::interface;
+use crate::numbers::{Placed, Unaware};
+use crate::quiet::Quiet;
+
+pub struct PastPages {
+    descriptor: Placed,
+    users: AtomicU32,
+    is_closing: AtomicBool,
+}
+
+/// Lives while a call uses it.
+struct Use<'a>(&'a PastPages);
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let is_last = self.0.users.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && self.0.is_closing.load(Ordering::SeqCst) {
+            self.0.descriptor.close();
+        }
+    }
+}
+
+impl PastPages {
+    /// Opens a file once more, with the access of one of its descriptors. Called with signals blocked.
+    pub fn open(file: BorrowedFd<'_>) -> io::Result<&'static Self> {
+        let not_now = || io::Error::from(io::ErrorKind::WouldBlock);
+        let _receiving = Unaware::receiving().ok_or_else(not_now)?;
+        let preload = interface::preload().ok_or_else(not_now)?;
+        if preload.may_have_locks(file.as_raw_fd()) {
+            return Err(not_now());
+        }
+        let access = rustix::fs::fcntl_getfl(file)? & (OFlags::RWMODE | OFlags::NOATIME);
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let opened: OwnedFd = rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+        let Some(_without_locks) = preload.without_locks() else {
+            // It stays open where it is.
+            std::mem::forget(opened);
+            return Err(not_now());
+        };
+        let descriptor = Unaware::place(vec![opened])?.pop().ok_or(io::ErrorKind::Other)?;
+        if FileIdentity::of(file)? != FileIdentity::of(descriptor.as_fd())? {
+            return Err(io::Error::other("the program opened another file meanwhile"));
+        }
+        Ok(Box::leak(Box::new(Self { descriptor, users: AtomicU32::new(0), is_closing: AtomicBool::new(false) })))
+    }
+
+    /// Whether a number names the file.
+    pub fn is_of(&self, file: BorrowedFd<'_>) -> bool {
+        FileIdentity::of(file).is_ok_and(|identity| FileIdentity::of(self.descriptor.as_fd()).ok() == Some(identity))
+    }
+
+    /// The file, for as long as it is open.
+    pub fn identity(&self) -> Option<FileIdentity> {
+        FileIdentity::of(self.descriptor.as_fd()).ok()
+    }
+
+    /// Closes it when no call uses it.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+        if self.users.load(Ordering::SeqCst) == 0 {
+            self.descriptor.close();
+        }
+    }
+
+    fn begin_use(&self, file: BorrowedFd<'_>) -> Option<Use<'_>> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let used = Use(self);
+        (!self.is_closing.load(Ordering::SeqCst) && self.is_of(file)).then_some(used)
+    }
+
+    /// Reads through the kernel; `None` where the program's own number is to be used.
+    pub fn read(&self, file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Option<Result<usize, Errno>> {
+        let _quiet = Quiet::begin();
+        let mut region = Region::take()?;
+        let _used = self.begin_use(file)?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let bytes = region.bytes();
+            let wanted = bytes.len().min(buffer.len() - filled);
+            let step = rustix::io::pread(&self.descriptor, &mut bytes[..wanted], offset + filled as u64)
+                .and_then(|count| Ok((count, region.copy_to(&mut buffer[filled..filled + count])?)));
+            match step {
+                Ok((count, copied)) => {
+                    filled += copied;
+                    if copied < wanted || count < wanted {
+                        break;
+                    }
+                }
+                Err(error) => return Some(if filled > 0 { Ok(filled) } else { Err(error) }),
+            }
+        }
+        Some(Ok(filled))
+    }
+
+    /// Writes through the kernel, which looks first whether the program's own description would write there.
+    pub fn write(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64) -> Option<Result<usize, Errno>> {
+        let _quiet = Quiet::begin();
+        let _used = self.begin_use(file).filter(|_| Unaware::overwrites(file))?;
+        Some(rustix::io::pwrite(&self.descriptor, data, offset))
+    }
+}
