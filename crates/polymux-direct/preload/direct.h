@@ -58,7 +58,8 @@ struct polymux_preload {
 	const char *report;
 };
 
-/* Offered by the loaded library, as the symbol `polymux_direct`. No function throws or is entered again in one thread, and none but `ask` waits for anything. */
+/* Offered by the loaded library, as the symbol `polymux_direct`. No function throws or is entered again in one thread. Calls through the kernel wait as they do without the library, and so may `forget` for the end
+ * of a description; `ask` waits for a quarter of a second, and `prepare_for_locks` for calls under way. */
 struct polymux_direct {
 	uint32_t version;
 	uint32_t size;
@@ -79,6 +80,8 @@ struct polymux_direct {
 	int (*forget)(int number);
 	/* Gives all leases back. Their descriptors are closed when the reads end that go on by them. */
 	void (*give_back_all)(void);
+	/* The process is about to take the first lock of its own on a file: what would end it is closed. */
+	void (*prepare_for_locks)(void);
 };
 
 #endif

@@ -211,100 +211,29 @@ static bool enter_with_stack(struct entry *entry)
 
 static atomic_bool uses_locks;
 /* A descriptor is being moved to where it stays: that closes the one that it was opened as. */
-static atomic_bool is_moving;
+static atomic_int moving_process;
 
 #define ATTEMPTS 1000
 static const struct timespec moment = { 0, 20000 };
-/* A move waits for nothing, but its thread may have to wait for a processor. A child of a raw clone(2) may see one that it has not. */
-#define ATTEMPTS_TO_LOCK 100000
-
 static int may_have_locks(int number)
 {
 	/* As another owner would want it: locks of this process that it had before exec(2) are in the way, too. */
-	struct flock wanted = { .l_type = F_RDLCK, .l_whence = SEEK_SET };
-	if (((int)syscall(SYS_fcntl, number, F_GETFL) & O_ACCMODE) == O_RDWR)
-		wanted.l_type = F_WRLCK;
+	struct flock wanted = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
 	return atomic_load(&uses_locks) || syscall(SYS_fcntl, number, F_OFD_GETLK, &wanted) != 0 || wanted.l_type != F_UNLCK;
 }
 
 static int begin_moving(void)
 {
-	atomic_store(&is_moving, true);
+	atomic_store(&moving_process, (int)syscall(SYS_getpid));
 	if (!atomic_load(&uses_locks))
 		return 1;
-	atomic_store(&is_moving, false);
+	atomic_store(&moving_process, 0);
 	return 0;
 }
 
 static void end_moving(void)
 {
-	atomic_store(&is_moving, false);
-}
-
-static void begin_to_lock(void)
-{
-	atomic_store(&uses_locks, true);
-	for (int attempt = 0; attempt < ATTEMPTS_TO_LOCK && atomic_load(&is_moving); attempt++)
-		syscall(SYS_nanosleep, &moment, NULL);
-}
-
-/* Not every command has an argument: the C library reads one all the same. */
-static int control(int number, int command, void *argument)
-{
-	if (command == F_SETLK || command == F_SETLKW)
-		begin_to_lock();
-	return __fcntl(number, command, argument);
-}
-
-EXPORT int fcntl64(int number, int command, ...)
-{
-	va_list arguments;
-	va_start(arguments, command);
-	void *argument = va_arg(arguments, void *);
-	va_end(arguments);
-	return control(number, command, argument);
-}
-
-EXPORT int fcntl(int number, int command, ...)
-{
-	va_list arguments;
-	va_start(arguments, command);
-	void *argument = va_arg(arguments, void *);
-	va_end(arguments);
-	return control(number, command, argument);
-}
-
-/* As the C library has it, which calls its own fcntl(2) in it. */
-EXPORT int lockf64(int number, int command, off_t length)
-{
-	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_CUR, .l_len = length };
-	switch (command) {
-	case F_TEST:
-		lock.l_type = F_RDLCK;
-		if (__fcntl(number, F_GETLK, &lock) < 0)
-			return -1;
-		if (lock.l_type == F_UNLCK || lock.l_pid == getpid())
-			return 0;
-		errno = EACCES;
-		return -1;
-	case F_ULOCK:
-		lock.l_type = F_UNLCK;
-		return __fcntl(number, F_SETLK, &lock);
-	case F_LOCK:
-		begin_to_lock();
-		return __fcntl(number, F_SETLKW, &lock);
-	case F_TLOCK:
-		begin_to_lock();
-		return __fcntl(number, F_SETLK, &lock);
-	default:
-		errno = EINVAL;
-		return -1;
-	}
-}
-
-EXPORT int lockf(int number, int command, off_t length)
-{
-	return lockf64(number, command, length);
+	atomic_store(&moving_process, 0);
 }
 
 /* The loaded library. */
@@ -366,6 +295,79 @@ static const struct polymux_direct *load(void)
 	atomic_store(&is_loading, direct != NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return direct;
+}
+
+/* Before a lock is taken. A move waits for the end of a description, and is waited for. */
+static void begin_to_lock(void)
+{
+	struct entry entry;
+	const struct polymux_direct *direct = loaded_library();
+	bool is_first = !atomic_exchange(&uses_locks, true);
+	while (atomic_load(&moving_process) != 0 && atomic_load(&moving_process) == (int)syscall(SYS_getpid))
+		syscall(SYS_nanosleep, &moment, NULL);
+	if (!is_first || direct == NULL || !enter(&entry))
+		return;
+	direct->prepare_for_locks();
+	leave(&entry);
+}
+
+/* Not every command has an argument: the C library reads one all the same. */
+static int control(int number, int command, void *argument)
+{
+	if (command == F_SETLK || command == F_SETLKW)
+		begin_to_lock();
+	return __fcntl(number, command, argument);
+}
+
+EXPORT int fcntl64(int number, int command, ...)
+{
+	va_list arguments;
+	va_start(arguments, command);
+	void *argument = va_arg(arguments, void *);
+	va_end(arguments);
+	return control(number, command, argument);
+}
+
+EXPORT int fcntl(int number, int command, ...)
+{
+	va_list arguments;
+	va_start(arguments, command);
+	void *argument = va_arg(arguments, void *);
+	va_end(arguments);
+	return control(number, command, argument);
+}
+
+/* As the C library has it, which calls its own fcntl(2) in it. */
+EXPORT int lockf64(int number, int command, off_t length)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_CUR, .l_len = length };
+	switch (command) {
+	case F_TEST:
+		lock.l_type = F_RDLCK;
+		if (__fcntl(number, F_GETLK, &lock) < 0)
+			return -1;
+		if (lock.l_type == F_UNLCK || lock.l_pid == getpid())
+			return 0;
+		errno = EACCES;
+		return -1;
+	case F_ULOCK:
+		lock.l_type = F_UNLCK;
+		return __fcntl(number, F_SETLK, &lock);
+	case F_LOCK:
+		begin_to_lock();
+		return __fcntl(number, F_SETLKW, &lock);
+	case F_TLOCK:
+		begin_to_lock();
+		return __fcntl(number, F_SETLK, &lock);
+	default:
+		errno = EINVAL;
+		return -1;
+	}
+}
+
+EXPORT int lockf(int number, int command, off_t length)
+{
+	return lockf64(number, command, length);
 }
 
 /* Reading and writing. */
@@ -517,6 +519,7 @@ static void begin_to_watch(int number)
 		atomic_store_explicit(&slowness[number], 0, memory_order_relaxed);
 		atomic_store_explicit(&timed_calls[number], 0, memory_order_relaxed);
 		atomic_store_explicit(&has_inquired[number], false, memory_order_relaxed);
+		avoid_pages(number, 0);
 		atomic_store_explicit(&reads_without_lease[number], 0, memory_order_relaxed);
 		atomic_store_explicit(&writes_without_lease[number], 0, memory_order_relaxed);
 		/* Who wants a report wants it of files that are read quickly, too. */
@@ -718,8 +721,10 @@ static off_t seek_from_end(int number, off_t offset)
 	int error = errno;
 	off_t target;
 	bool is_known = syscall(SYS_statx, number, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE, &facts) == 0;
-	struct identity identity = { facts.stx_ino, facts.stx_dev_major, facts.stx_dev_minor };
+	struct identity identity = { 0, 0, 0 };
 	errno = error;
+	if (is_known)
+		identity = (struct identity){ facts.stx_ino, facts.stx_dev_major, facts.stx_dev_minor };
 	if (!is_known || !are_same(&identity, &leased[number]) || __builtin_add_overflow((off_t)facts.stx_size, offset, &target) || target < 0)
 		return __lseek(number, offset, SEEK_END);
 	return __lseek(number, target, SEEK_SET);

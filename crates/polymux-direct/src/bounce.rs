@@ -8,30 +8,39 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use polymux_client::{Host, WRITE_MAX};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 
+use crate::forks::Receiving;
 use crate::numbers::{Placed, Unaware};
 use crate::quiet::Quiet;
 
 const REGIONS: usize = 64;
 const REGION: usize = WRITE_MAX;
-/// Stacks of different threads are further apart.
-const STACK_SHIFT: u32 = 16;
+const BYTES: usize = REGIONS * REGION;
+/// Spreads addresses over regions: stacks of threads lie at regular distances.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+const PAGE_SHIFT: u32 = 12;
 
-static MEMORY: AtomicPtr<Memory> = AtomicPtr::new(std::ptr::null_mut());
+static MEMORY: AtomicPtr<Memory> = AtomicPtr::new(null_mut());
 
 struct Memory {
     begin: *mut u8,
     file: Placed,
-    are_taken: [AtomicBool; REGIONS],
+    are_taken: [Taken; REGIONS],
 }
 
-/// A part of the memory, of one thread. Signals are blocked while it lives.
+/// Whether a region has a user, on a cache line of its own.
+#[repr(align(64))]
+struct Taken(AtomicBool);
+
+/// A part of the memory, of one thread. A handler that jumps away leaves it taken.
 pub struct Region {
     memory: &'static Memory,
     place: usize,
@@ -41,38 +50,61 @@ pub struct Region {
 pub fn prepare() -> io::Result<()> {
     let _quiet = Quiet::begin();
     // One thread at a time.
-    let _receiving = Unaware::receiving().ok_or(io::ErrorKind::WouldBlock)?;
-    if !MEMORY.load(Ordering::Acquire).is_null() {
+    let _receiving = Receiving::begin_soon().ok_or(io::ErrorKind::WouldBlock)?;
+    if present().is_some_and(|memory| Unaware::is_intact(&memory.file)) {
         return Ok(());
     }
-    let length = REGIONS * REGION;
+    // A file that is longer than the program's may be is answered with a signal.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < BYTES as u64) {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let file: OwnedFd = rustix::fs::memfd_create(c"polymux", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, length as u64)?;
+    rustix::fs::ftruncate(&file, BYTES as u64)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel chooses an address where nothing is.
-    let begin = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0)? };
+    let begin = unsafe { mmap(null_mut(), BYTES, protection, MapFlags::SHARED, &file, 0)? };
     // SAFETY: these are the pages that were mapped just now.
-    unsafe { madvise(begin, length, Advice::LinuxDontFork)? };
-    let file = Unaware::place(vec![file])?.pop().ok_or(io::ErrorKind::Other)?;
-    let memory = Memory { begin: begin.cast(), file, are_taken: [const { AtomicBool::new(false) }; REGIONS] };
-    MEMORY.store(Box::into_raw(Box::new(memory)), Ordering::Release);
-    Ok(())
+    let placed = unsafe { madvise(begin, BYTES, Advice::LinuxDontFork) }
+        .map_err(io::Error::from)
+        .and_then(|()| Unaware::place(vec![file])?.pop().ok_or_else(|| io::ErrorKind::Other.into()));
+    match placed {
+        Ok(file) => {
+            let are_taken = [const { Taken(AtomicBool::new(false)) }; REGIONS];
+            let memory = Memory { begin: begin.cast(), file, are_taken };
+            // The memory before, whose file the program has closed, may have users.
+            MEMORY.store(Box::into_raw(Box::new(memory)), Ordering::Release);
+            Ok(())
+        }
+        Err(error) => {
+            // SAFETY: nothing else knows of it.
+            unsafe { munmap(begin, BYTES)? };
+            Err(error)
+        }
+    }
+}
+
+fn present() -> Option<&'static Memory> {
+    // SAFETY: it lives for ever, once it is there.
+    unsafe { MEMORY.load(Ordering::Acquire).as_ref() }
 }
 
 /// In a child of a fork: there is none.
 pub fn abandon() {
-    MEMORY.store(std::ptr::null_mut(), Ordering::Release);
+    MEMORY.store(null_mut(), Ordering::Release);
 }
 
 impl Region {
     /// A region; `None` where all are taken, or there are none.
     pub fn take() -> Option<Self> {
-        // SAFETY: it lives for ever, once it is there.
-        let memory = unsafe { MEMORY.load(Ordering::Acquire).as_ref() }?;
+        let memory = present()?;
         let on_stack = 0_u8;
-        let first = (std::ptr::from_ref(&on_stack).addr() >> STACK_SHIFT) % REGIONS;
-        let places = (first..REGIONS).chain(0..first);
-        let place = places.into_iter().find(|place| !memory.are_taken[*place].swap(true, Ordering::Acquire))?;
+        let page = (std::ptr::from_ref(&on_stack).addr() >> PAGE_SHIFT) as u64;
+        let first = usize::try_from(page.wrapping_mul(SPREAD) >> 32).ok()? % REGIONS;
+        let is_free = |place: &usize| {
+            let Taken(is_taken) = &memory.are_taken[*place];
+            !is_taken.load(Ordering::Relaxed) && !is_taken.swap(true, Ordering::Acquire)
+        };
+        let place = (first..REGIONS).chain(0..first).find(is_free)?;
         Some(Self { memory, place })
     }
 
@@ -88,21 +120,23 @@ impl Region {
         let source = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
         assert!(data.len() <= REGION, "longer writes are not made");
         // SAFETY: the kernel copies between the memory of this process and the region, which is as long, and finds out if there is no memory at the source.
-        let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const target, 1, &raw const source, 1, 0) };
+        let copied = unsafe { libc::process_vm_readv(libc::gettid(), &raw const target, 1, &raw const source, 1, 0) };
         usize::try_from(copied) == Ok(data.len())
     }
 
-    /// Copies the first bytes to the program; returns how many could be written there.
-    pub fn copy_to(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        if !Unaware::is_intact(&self.memory.file) {
-            return Err(Errno::IO);
+    /// Copies the first bytes to the program; returns how many could be written there, or `None` where the program has closed the file of the memory: what is at the buffer is undefined then.
+    pub fn copy_to(&self, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let file = &self.memory.file;
+        if !Unaware::is_intact(file) {
+            return None;
         }
-        rustix::io::pread(&self.memory.file, buffer, (self.place * REGION) as u64)
+        let copied = rustix::io::pread(file, buffer, (self.place * REGION) as u64);
+        Unaware::is_intact(file).then_some(copied)
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.memory.are_taken[self.place].store(false, Ordering::Release);
+        self.memory.are_taken[self.place].0.store(false, Ordering::Release);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use polymux_client::Reader;
 use rustix::fs::OFlags;
+use rustix::thread::Timespec;
 
 use crate::forks;
 use crate::numbers::{UNSUITED, Unaware};
@@ -17,6 +18,9 @@ use crate::registry::{self, End, Registry};
 
 /// Numbers from here on are not watched; as in `preload/numbers.h`.
 const NUMBERS: usize = 65536;
+/// Looks at a description that is still used, and the time between them: calls through the kernel may have to wait for a device.
+const ATTEMPTS: u32 = 50_000;
+const PAUSE_NS: i64 = 100_000;
 
 static FILES: [AtomicPtr<Watched>; NUMBERS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NUMBERS];
 
@@ -46,7 +50,7 @@ impl Watched {
     /// Opens it, unless it is open; returns whether it is. Called by the thread that asks for a lease.
     pub fn open_past_pages(&self, number: RawFd) -> bool {
         let _quiet = Quiet::begin();
-        if self.past_pages().is_some_and(|past_pages| past_pages.is_of(borrow(number))) {
+        if self.past_pages().is_some_and(|past_pages| past_pages.is_as(borrow(number))) {
             return true;
         }
         if registry::lock().has_many_left() {
@@ -84,11 +88,12 @@ pub fn get(number: RawFd) -> Option<&'static Watched> {
     unsafe { watched.as_ref() }
 }
 
-/// Ends the watch of a number, if it is watched.
-fn take_out(place: &AtomicPtr<Watched>, number: RawFd, registry: &mut Registry, end: End) {
-    if !place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
-        registry.forget(number, end);
+/// Ends the watch of a number, if it is watched. Returns descriptions to be closed without the lock.
+fn take_out(place: &AtomicPtr<Watched>, number: RawFd, registry: &mut Registry, end: End) -> Vec<&'static PastPages> {
+    if place.swap(std::ptr::null_mut(), Ordering::AcqRel).is_null() {
+        return Vec::new();
     }
+    registry.forget(number, end)
 }
 
 /// Watches a file from now on, whatever the number named before; `None` where it can never have a lease.
@@ -97,7 +102,8 @@ pub fn watch(number: RawFd) -> Option<&'static Watched> {
     let flags = rustix::fs::fcntl_getfl(borrow(number)).ok()?;
     let _quiet = Quiet::begin();
     let mut registry = registry::lock();
-    take_out(place, number, &mut registry, End::Found);
+    // Found to be another file: none is closed.
+    drop(take_out(place, number, &mut registry, End::Found));
     // A description that only writes cannot read the objects.
     if flags.intersects(UNSUITED | OFlags::WRONLY) {
         return None;
@@ -115,8 +121,28 @@ pub fn forget(number: RawFd, end: End) -> bool {
     }
     let Some(place) = place_of(number) else { return true };
     let _quiet = Quiet::begin();
-    take_out(place, number, &mut registry::lock(), end);
+    let closed = take_out(place, number, &mut registry::lock(), end);
+    // Each sends a message, which may have to wait.
+    closed.into_iter().for_each(PastPages::close);
     true
+}
+
+/// The process is about to use locks of its own: all descriptions past the page cache are closed, while that ends none.
+pub fn close_all_past_pages() {
+    if !forks::may_change() {
+        return;
+    }
+    let _quiet = Quiet::begin();
+    let all = registry::lock().take_all_past_pages();
+    all.iter().for_each(|past_pages| past_pages.close());
+    // The last use of each closes it.
+    let is_used = || all.iter().any(|past_pages| past_pages.is_used());
+    for _ in 0..ATTEMPTS {
+        if !is_used() {
+            return;
+        }
+        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE_NS });
+    }
 }
 
 /// Gives all leases back; the files stay watched.

@@ -20,6 +20,8 @@ const STARTED: u32 = 2;
 
 /// Between looks at a thread that receives.
 const PAUSE_NS: i64 = 20_000;
+/// Looks of one that waits for its turn to receive.
+const ATTEMPTS: u32 = 200;
 
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -81,6 +83,18 @@ impl Receiving {
         }
         let receiving = Self(());
         (FORKING.load(Ordering::SeqCst) == 0).then_some(receiving)
+    }
+}
+
+impl Receiving {
+    /// Waits some milliseconds for such a time.
+    pub fn begin_soon() -> Option<Self> {
+        (0..ATTEMPTS).find_map(|_| {
+            Self::begin().or_else(|| {
+                let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE_NS });
+                None
+            })
+        })
     }
 }
 

@@ -100,6 +100,7 @@ pub struct Direct {
     write_past_pages: unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize,
     forget: extern "C" fn(c_int) -> c_int,
     give_back_all: extern "C" fn(),
+    prepare_for_locks: extern "C" fn(),
 }
 
 #[unsafe(no_mangle)]
@@ -116,6 +117,7 @@ pub static polymux_direct: Direct = Direct {
     write_past_pages,
     forget,
     give_back_all,
+    prepare_for_locks,
 };
 
 #[allow(clippy::cast_possible_truncation, reason = "it is a few dozen")]
@@ -199,6 +201,10 @@ extern "C" fn forget(number: c_int) -> c_int {
 
 extern "C" fn give_back_all() {
     guarded((), files::give_back_all);
+}
+
+extern "C" fn prepare_for_locks() {
+    guarded((), files::close_all_past_pages);
 }
 
 #[cfg(test)]

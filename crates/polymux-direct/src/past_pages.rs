@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! * The program's own description is as the program made it.
-//! * A process that uses locks of its own on files (`F_SETLK`) has none of these, because opening one and moving it to its number closes a descriptor of the file.
-//! * Its number is closed when the program closes one of the file, because closing any descriptor of a file ends the locks that the process has on it (`fcntl(2)`). Where the program closed it without being
+//! * Closing any descriptor of a file ends the locks that the process has on it (`F_SETLK`), and moving one to its number closes one. So a process that uses such locks has none of these: they are closed
+//!   before it gets its first lock. Where locks may have come unseen it is closed only when the program closes a descriptor of the file. Where the program closed it without being
 //!   seen, this one stays open until the program closes another one of the file, or ends.
 //! * It is not closed while a call uses it: another file could have the number then.
 
@@ -17,12 +17,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::bounce::Region;
+use crate::forks::Receiving;
 use crate::interface;
 use crate::numbers::{Placed, Unaware};
-use crate::quiet::Quiet;
 
 pub struct PastPages {
     descriptor: Placed,
+    access: OFlags,
     users: AtomicU32,
     is_closing: AtomicBool,
 }
@@ -43,29 +44,47 @@ impl PastPages {
     /// Opens a file once more, with the access of one of its descriptors. Called with signals blocked.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<&'static Self> {
         let not_now = || io::Error::from(io::ErrorKind::WouldBlock);
-        let _receiving = Unaware::receiving().ok_or_else(not_now)?;
         let preload = interface::preload().ok_or_else(not_now)?;
         if preload.may_have_locks(file.as_raw_fd()) {
             return Err(not_now());
         }
         let access = rustix::fs::fcntl_getfl(file)? & (OFlags::RWMODE | OFlags::NOATIME);
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
         let opened: OwnedFd = rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+        // Not before: a fork would wait for the daemon.
+        let receiving = Receiving::begin_soon();
         let Some(_without_locks) = preload.without_locks() else {
             // It stays open where it is.
             std::mem::forget(opened);
+            return Err(not_now());
+        };
+        let Some(_receiving) = receiving else {
+            drop(opened);
             return Err(not_now());
         };
         let descriptor = Unaware::place(vec![opened])?.pop().ok_or(io::ErrorKind::Other)?;
         if FileIdentity::of(file)? != FileIdentity::of(descriptor.as_fd())? {
             return Err(io::Error::other("the program opened another file meanwhile"));
         }
-        Ok(Box::leak(Box::new(Self { descriptor, users: AtomicU32::new(0), is_closing: AtomicBool::new(false) })))
+        let access = access & OFlags::RWMODE;
+        let (users, is_closing) = (AtomicU32::new(0), AtomicBool::new(false));
+        Ok(Box::leak(Box::new(Self { descriptor, access, users, is_closing })))
     }
 
     /// Whether a number names the file.
     pub fn is_of(&self, file: BorrowedFd<'_>) -> bool {
         FileIdentity::of(file).is_ok_and(|identity| FileIdentity::of(self.descriptor.as_fd()).ok() == Some(identity))
+    }
+
+    /// Whether a number names the file, and gives the same access.
+    pub fn is_as(&self, file: BorrowedFd<'_>) -> bool {
+        let has_access = |flags: OFlags| flags & OFlags::RWMODE == self.access;
+        rustix::fs::fcntl_getfl(file).is_ok_and(has_access) && self.is_of(file)
+    }
+
+    /// Whether a call uses it.
+    pub fn is_used(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
     }
 
     /// The file, for as long as it is open.
@@ -89,23 +108,27 @@ impl PastPages {
 
     /// Reads through the kernel; `None` where the program's own number is to be used.
     pub fn read(&self, file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Option<Result<usize, Errno>> {
-        let _quiet = Quiet::begin();
         let mut region = Region::take()?;
         let _used = self.begin_use(file)?;
         let mut filled = 0;
         while filled < buffer.len() {
             let bytes = region.bytes();
             let wanted = bytes.len().min(buffer.len() - filled);
-            let step = rustix::io::pread(&self.descriptor, &mut bytes[..wanted], offset + filled as u64)
-                .and_then(|count| Ok((count, region.copy_to(&mut buffer[filled..filled + count])?)));
-            match step {
-                Ok((count, copied)) => {
+            let outcome = match rustix::io::pread(&self.descriptor, &mut bytes[..wanted], offset + filled as u64) {
+                Ok(count) => region.copy_to(&mut buffer[filled..filled + count]),
+                Err(error) => Some(Err(error)),
+            };
+            match outcome {
+                Some(Ok(copied)) => {
                     filled += copied;
-                    if copied < wanted || count < wanted {
+                    if copied < wanted {
                         break;
                     }
                 }
-                Err(error) => return Some(if filled > 0 { Ok(filled) } else { Err(error) }),
+                // The kernel says the same of what comes next, or knows better.
+                _ if filled > 0 => break,
+                None | Some(Err(Errno::FAULT | Errno::INVAL)) => return None,
+                Some(Err(error)) => return Some(Err(error)),
             }
         }
         Some(Ok(filled))
@@ -113,8 +136,11 @@ impl PastPages {
 
     /// Writes through the kernel, which looks first whether the program's own description would write there.
     pub fn write(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64) -> Option<Result<usize, Errno>> {
-        let _quiet = Quiet::begin();
-        let _used = self.begin_use(file).filter(|_| Unaware::overwrites(file))?;
-        Some(rustix::io::pwrite(&self.descriptor, data, offset))
+        let _used = self.begin_use(file).filter(|_| self.access == OFlags::RDWR && Unaware::overwrites(file))?;
+        match rustix::io::pwrite(&self.descriptor, data, offset) {
+            // Past the page cache there is memory from which no bytes can be taken.
+            Err(Errno::FAULT | Errno::INVAL) => None,
+            outcome => Some(outcome),
+        }
     }
 }

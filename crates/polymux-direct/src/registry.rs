@@ -90,15 +90,23 @@ impl Registry {
         watched
     }
 
-    pub fn forget(&mut self, number: RawFd, end: End) {
-        let Some(Known { watched, path }) = self.known.remove(&number) else { return };
+    /// Returns descriptions past the page cache that are to be closed without the lock.
+    pub fn forget(&mut self, number: RawFd, end: End) -> Vec<&'static PastPages> {
+        let Some(Known { watched, path }) = self.known.remove(&number) else { return Vec::new() };
         count_calls(number, watched);
-        self.end_past_pages(number, watched, end);
+        let closed = self.end_past_pages(number, watched, end);
         let report = watched.reader.restart();
         self.free.push(watched);
         if let Some(path) = path.filter(|_| ALLOCATOR.has_reserve()) {
             self.note_closed(path, &report);
         }
+        closed
+    }
+
+    /// Takes all descriptions past the page cache away.
+    pub fn take_all_past_pages(&mut self) -> Vec<&'static PastPages> {
+        let of_known = self.known.values().filter_map(|known| known.watched.take_past_pages());
+        of_known.chain(self.left.drain(..)).collect()
     }
 
     /// A program that closes numbers without being seen leaves so many descriptions open that it gets no more.
@@ -116,22 +124,16 @@ impl Registry {
         self.left.extend(past_pages);
     }
 
-    /// Closes the description of a number, and others of the same file, if the number is closed and still names the file.
-    fn end_past_pages(&mut self, number: RawFd, watched: &Watched, end: End) {
-        let Some(past_pages) = watched.take_past_pages() else { return };
+    /// The description of a number, and others of the same file, if the number is closed and still names the file.
+    fn end_past_pages(&mut self, number: RawFd, watched: &Watched, end: End) -> Vec<&'static PastPages> {
+        let Some(past_pages) = watched.take_past_pages() else { return Vec::new() };
         if end == End::Found || !past_pages.is_of(files::borrow(number)) {
             self.left.push(past_pages);
-            return;
+            return Vec::new();
         }
         let identity = past_pages.identity();
-        past_pages.close();
-        self.left.retain(|left| {
-            let is_same = left.identity() == identity;
-            if is_same {
-                left.close();
-            }
-            !is_same
-        });
+        let of_same_file = self.left.extract_if(.., |left| left.identity() == identity);
+        of_same_file.chain([past_pages]).collect()
     }
 
     pub fn watched(&self) -> impl Iterator<Item = &'static Watched> {

@@ -468,6 +468,19 @@ static void ended_by_the_limit_of_sizes(void)
 	show_by_name("by name", "table");
 }
 
+static void a_limit_of_sizes_from_the_beginning(void)
+{
+	struct sigaction action = { .sa_handler = count_signal };
+	sigaction(SIGXFSZ, &action, NULL);
+	struct rlimit limit = { 6 * MIB, RLIM_INFINITY };
+	require(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
+	int table = warmed_to_write("table");
+	put("below", table, 'a', 5000, 5 * MIB);
+	put("behind it", table, 'b', 5000, 7 * MIB);
+	say("signals", signals_seen);
+	show_by_name("by name", "table");
+}
+
 static void bad_arguments(void)
 {
 	int table = warmed_to_write("table");
@@ -542,6 +555,37 @@ static void replaced_by_a_raw_call(void)
 	show_by_name("table", "table");
 }
 
+static void all_numbers_are_closed_by_a_raw_call(void)
+{
+	int table = warmed_to_write("table");
+	syscall(SYS_close_range, 3, ~0U, 0);
+	put("closed", table, 'c', 5000, MIB);
+	for (int round = 0; round < 3; round++) {
+		table = warmed_to_write("table");
+		put("written", table, (char)('d' + round), 5000, MIB);
+		put("grown", table, 'g', 5000, TABLE_SIZE + 5000 * round);
+		show("grown", table, 6000, TABLE_SIZE + 5000 * round);
+		syscall(SYS_close_range, 3, ~0U, 0);
+	}
+	show_by_name("table", "table");
+}
+
+static void a_stream_is_opened_again_for_more(void)
+{
+	int other = open_write("table");
+	FILE *stream = fopen("table", "r");
+	require(stream != NULL, "fopen");
+	warm_writing(other);
+	warm(fileno(stream));
+	stream = freopen("table", "r+", stream);
+	require(stream != NULL, "freopen");
+	for (long place = 0; place < 40; place++)
+		put("written", fileno(stream), (char)place, 3000, TABLE_SIZE - 20000 + place * 1000);
+	warm_writing(fileno(stream));
+	put("written", fileno(stream), 'w', 3000, MIB);
+	show_by_name("table", "table");
+}
+
 static void reopened_for_reading_by_raw_calls(void)
 {
 	int table = warmed_to_write("table");
@@ -588,6 +632,27 @@ static void locks_stay(void)
 	warm_writing(table);
 	int other = open_write("table");
 	say("flock of another", flock(other, LOCK_EX | LOCK_NB));
+}
+
+static void locks_are_kept_over_exec(void)
+{
+	int ends[2];
+	char byte;
+	require(pipe2(ends, O_CLOEXEC) == 0, "pipe2");
+	pid_t child = fork();
+	if (child == 0) {
+		int table = warmed_to_write("table");
+		struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 100 };
+		require(fcntl(table, F_SETLK, &lock) == 0, "locked");
+		execlp("sh", "sh", "-c", "sleep 1", NULL);
+		_exit(1);
+	}
+	close(ends[1]);
+	/* It ends with the program that the child was. */
+	say("executed", read(ends[0], &byte, 1));
+	try_lock("while it runs", F_WRLCK);
+	wait_for("child", child);
+	try_lock("when it has ended", F_WRLCK);
 }
 
 static void locks_of_a_file_that_has_a_lease_already(void)
@@ -974,13 +1039,17 @@ const struct test_case write_cases[] = {
 	{ "removed_and_renamed", true, removed_and_renamed },
 	{ "beyond_the_limit_of_sizes", true, beyond_the_limit_of_sizes },
 	{ "ended_by_the_limit_of_sizes", false, ended_by_the_limit_of_sizes },
+	{ "a_limit_of_sizes_from_the_beginning", false, a_limit_of_sizes_from_the_beginning },
 	{ "bad_arguments", true, bad_arguments },
 	{ "from_a_mapping_of_the_file_itself", true, from_a_mapping_of_the_file_itself },
 	{ "numbers_that_are_not_open", true, numbers_that_are_not_open },
 	{ "closed_and_another_opened", true, closed_and_another_opened },
 	{ "replaced_by_a_raw_call", true, replaced_by_a_raw_call },
+	{ "all_numbers_are_closed_by_a_raw_call", true, all_numbers_are_closed_by_a_raw_call },
+	{ "a_stream_is_opened_again_for_more", true, a_stream_is_opened_again_for_more },
 	{ "reopened_for_reading_by_raw_calls", true, reopened_for_reading_by_raw_calls },
 	{ "locks_stay", true, locks_stay },
+	{ "locks_are_kept_over_exec", false, locks_are_kept_over_exec },
 	{ "locks_of_a_file_that_has_a_lease_already", true, locks_of_a_file_that_has_a_lease_already },
 	{ "times_follow_writes", true, times_follow_writes },
 	{ "a_child_writes", true, a_child_writes },
