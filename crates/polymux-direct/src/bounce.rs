@@ -124,7 +124,7 @@ impl Region {
         usize::try_from(copied) == Ok(data.len())
     }
 
-    /// Copies the first bytes to the program; returns how many could be written there, or `None` where the program has closed the file of the memory: what is at the buffer is undefined then.
+    /// Copies the first bytes to the program; returns how many could be written there, or `None` where the program has closed the file of the memory: the bytes of the buffer are undefined then.
     pub fn copy_to(&self, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
         let file = &self.memory.file;
         if !Unaware::is_intact(file) {

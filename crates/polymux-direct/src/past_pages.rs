@@ -125,7 +125,7 @@ impl PastPages {
                         break;
                     }
                 }
-                // The kernel says the same of what comes next, or knows better.
+                // The next call begins there, and gets the error.
                 _ if filled > 0 => break,
                 None | Some(Err(Errno::FAULT | Errno::INVAL)) => return None,
                 Some(Err(error)) => return Some(Err(error)),

@@ -1,6 +1,6 @@
 //! Programs that overwrite files on two tiers: `fio`, SQLite and PostgreSQL.
 //!
-//! Each side has files of its own: what the library does to a file would otherwise be measured on the plain mount, too, because a lease empties its page cache.
+//! Each side has files of its own: a lease empties the page cache of its file, which the plain mount would be measured without then.
 
 mod cluster;
 

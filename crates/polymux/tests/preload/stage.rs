@@ -156,7 +156,7 @@ impl Stage {
             let pristine = self.pristine.get(*name);
             found.get(*name) != pristine || expected.get(*name) != pristine
         };
-        // Whole directories with what lies in them.
+        // Whole directories with all that lies in them.
         let changed = all.filter(is_changed).filter_map(|name| name.iter().next()?.to_str());
         self.fill(&changed.collect::<BTreeSet<&str>>().into_iter().collect::<Vec<_>>());
         if said[0] != said[1] {
