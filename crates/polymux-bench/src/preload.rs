@@ -86,6 +86,14 @@ fn seconds_of(command: &mut Command) -> Result<f64> {
     Ok(seconds)
 }
 
+/// The output of a program that ends well.
+fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?} does not start"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, said.trim());
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 /// Times of sides that take turns: `measure` gets the place of a side, and the sides begin in another order each time.
 fn in_turns<const SIDES: usize>(turns: usize, measure: impl Fn(usize) -> Result<f64>) -> Result<[Vec<f64>; SIDES]> {
     let mut times = [const { Vec::new() }; SIDES];
@@ -112,6 +120,25 @@ fn is_installed(program: &str, section: &mut Section) -> bool {
         section.note(format!("skipped: there is no {program} here"));
     }
     is_there
+}
+
+/// Places of the sides where there are three.
+const NATIVE: usize = 0;
+const MOUNT: usize = 1;
+const UNDER_LIBRARY: usize = 2;
+const SIDES: usize = 3;
+
+/// Columns of a table of all three sides.
+fn side_columns(first: &'static str) -> [&'static str; 7] {
+    [first, "native us", "mount us", "library us", "library to mount", "library to native", "mount to native"]
+}
+
+fn side_row(name: &str, times: &[Vec<f64>; SIDES]) -> Vec<Cell> {
+    let [native, mount, library] = times;
+    let mut row: Vec<Cell> = vec![name.into()];
+    row.extend(times.iter().map(|times| Cell::Number(Spread::of(times).median, 2)));
+    row.extend([ratio(library, mount), ratio(library, native), ratio(mount, native)]);
+    row
 }
 
 /// Columns of a table of programs without the library and with it.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -41,10 +41,25 @@ fn lane() -> usize {
 }
 
 /// Opens a file once more with the access that it has, past the page cache.
-fn open_past_pages(file: &fs::File) -> io::Result<fs::File> {
+///
+/// # Errors
+/// As `open(2)`; there is no `/proc`.
+pub fn open_past_pages(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let access = rustix::fs::fcntl_getfl(file)? & (OFlags::RWMODE | OFlags::NOATIME);
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?.into())
+    // The table of descriptors of this thread, which need not be that of the process.
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The lease to be asked for on an open file, after a refusal: one for a file that nothing changes first where the description only reads, because the page cache is left alone by it.
+#[must_use]
+pub fn wish_for(file: BorrowedFd<'_>, refused: Option<LeaseRefusal>) -> LeaseWish {
+    let flags = rustix::fs::fcntl_getfl(file);
+    let is_for_reading = flags.is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY);
+    if is_for_reading && refused != Some(LeaseRefusal::OpenForChanges) {
+        return LeaseWish::UnchangedFile;
+    }
+    LeaseWish::AnyFile
 }
 
 impl File {
@@ -106,16 +121,14 @@ impl File {
 
     /// The leases to be asked for, after a refusal: for a file that changes only with another description for calls through the kernel.
     fn wish(&self, refused: Option<LeaseRefusal>) -> LeaseWish {
-        let flags = rustix::fs::fcntl_getfl(&self.kernel).unwrap_or(OFlags::empty());
-        let is_for_reading = flags & OFlags::RWMODE == OFlags::RDONLY;
-        if is_for_reading && refused != Some(LeaseRefusal::OpenForChanges) || self.past_pages().is_none() {
-            return LeaseWish::UnchangedFile;
+        match wish_for(self.kernel.as_fd(), refused) {
+            LeaseWish::AnyFile if self.past_pages().is_none() => LeaseWish::UnchangedFile,
+            wish => wish,
         }
-        LeaseWish::AnyFile
     }
 
     fn past_pages(&self) -> Option<&fs::File> {
-        self.past_pages.get_or_init(|| open_past_pages(&self.kernel).ok()).as_ref()
+        self.past_pages.get_or_init(|| Some(open_past_pages(self.kernel.as_fd()).ok()?.into())).as_ref()
     }
 
     /// The description for calls through the kernel.
@@ -134,12 +147,11 @@ impl File {
         }
         match self.past_mount(|| self.reader.write_past_mount(self.kernel.as_fd(), lane(), data, offset)) {
             Ok(()) => Ok(data.len()),
-            Err(Way::TooLarge) => {
-                self.reader.note_writes(Way::TooLarge, 1);
-                Err(Errno::FBIG.into())
-            }
             Err(way) => {
                 self.reader.note_writes(way, 1);
+                if way == Way::TooLarge {
+                    return Err(Errno::FBIG.into());
+                }
                 self.for_calls().write_at(data, offset)
             }
         }

@@ -28,9 +28,9 @@ mod lease;
 mod reader;
 mod report;
 
-pub use file::File;
+pub use file::{File, open_past_pages, wish_for};
 pub use host::{FileIdentity, Host, Linked};
 pub use lease::WRITE_MAX;
-pub use polymux_types::{LeaseRefusal, LeaseWish};
+pub use polymux_types::LeaseWish;
 pub use reader::{LANES, Reader};
 pub use report::{Report, Way};

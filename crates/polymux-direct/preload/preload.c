@@ -151,8 +151,7 @@ static void restore_cancel_state(void)
 	is_cancel_changed = false;
 }
 
-/* For what is no point of cancellation. */
-static bool enter_to_read(struct entry *entry)
+static bool enter(struct entry *entry)
 {
 	entry->error = errno;
 	if (is_within((const char *)entry)) {
@@ -162,13 +161,6 @@ static bool enter_to_read(struct entry *entry)
 	if (entered_at != NULL)
 		restore_cancel_state();
 	entered_at = (char *)entry;
-	return true;
-}
-
-static bool enter(struct entry *entry)
-{
-	if (!enter_to_read(entry))
-		return false;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
 	is_cancel_changed = true;
 	return true;
@@ -213,8 +205,8 @@ static atomic_bool uses_locks;
 /* A descriptor is being moved to where it stays: that closes the one that it was opened as. */
 static atomic_int moving_process;
 
-#define ATTEMPTS 1000
 static const struct timespec moment = { 0, 20000 };
+
 static int may_have_locks(int number)
 {
 	/* As another owner would want it: locks of this process that it had before exec(2) are in the way, too. */
@@ -415,18 +407,21 @@ static _Atomic bool has_inquired[NUMBERS];
 static _Atomic uint32_t reads_without_lease[NUMBERS];
 static _Atomic uint32_t writes_without_lease[NUMBERS];
 
-static uint32_t take_reads(int number)
+static uint32_t take_calls(_Atomic uint32_t *calls, int number)
 {
 	if (number < 0 || number >= NUMBERS)
 		return 0;
-	return atomic_exchange_explicit(&reads_without_lease[number], 0, memory_order_relaxed);
+	return atomic_exchange_explicit(&calls[number], 0, memory_order_relaxed);
+}
+
+static uint32_t take_reads(int number)
+{
+	return take_calls(reads_without_lease, number);
 }
 
 static uint32_t take_writes(int number)
 {
-	if (number < 0 || number >= NUMBERS)
-		return 0;
-	return atomic_exchange_explicit(&writes_without_lease[number], 0, memory_order_relaxed);
+	return take_calls(writes_without_lease, number);
 }
 
 /* Kinds of devices, as far as they are known: the question may be one to a server, so each is asked about once. */
@@ -789,6 +784,8 @@ EXPORT int fclose(FILE *stream)
 	errno = error;
 	return _IO_fclose(stream);
 }
+
+#define ATTEMPTS 1000
 
 /* A program that has raised its limit may want a number that a lease has: the leases are given back, and reads that go on by them waited for. */
 static bool free_number(int number)

@@ -2,8 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use polymux_client::{LeaseRefusal, LeaseWish, Way};
-use rustix::fs::OFlags;
+use polymux_client::{Way, wish_for};
 use rustix::io::Errno;
 
 use crate::ALLOCATOR;
@@ -30,7 +29,8 @@ pub fn ask(number: RawFd) -> Answer {
         return Answer::NoLease;
     }
     let Some(watched) = files::get(number).or_else(|| files::watch(number)) else { return Answer::Foreign };
-    let way = watched.reader.consider_asking(files::borrow(number), |refused| wish(number, refused));
+    let file = files::borrow(number);
+    let way = watched.reader.consider_asking(file, |refused| wish_for(file, refused));
     match way {
         Way::NoVolume => return foreign(number),
         Way::OtherFile => return Answer::NoLease,
@@ -38,16 +38,6 @@ pub fn ask(number: RawFd) -> Answer {
     }
     leave_pages(number, watched);
     if way == Way::Directly { Answer::Leased } else { Answer::NoLease }
-}
-
-/// The leases to be asked for, after a refusal: one for a file that nothing changes first, because the page cache is left alone by it.
-fn wish(number: RawFd, refused: Option<LeaseRefusal>) -> LeaseWish {
-    let flags = rustix::fs::fcntl_getfl(files::borrow(number));
-    let is_for_reading = flags.is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDONLY);
-    if is_for_reading && refused != Some(LeaseRefusal::OpenForChanges) {
-        return LeaseWish::UnchangedFile;
-    }
-    LeaseWish::AnyFile
 }
 
 /// While programs have leases on the file, or are about to get them, calls through the kernel leave no pages there, which would end the leases: if there is a description for that.
@@ -72,7 +62,7 @@ pub fn read(number: RawFd, lane: usize, buffer: &mut [u8], offset: u64) -> Resul
     let Err(way) = watched.reader.read_past_mount(file, lane, buffer, offset) else { return Ok(Ok(buffer.len())) };
     check(number, way)?;
     watched.reader.note_reads(way, 1);
-    past_pages_of(number, watched).and_then(|past| past.read(file, buffer, offset)).ok_or(Answer::Kernel)
+    read_by_kernel(number, watched, buffer, offset)
 }
 
 /// Overwrites bytes past the mount, or else through the kernel past the page cache.
@@ -85,19 +75,25 @@ pub fn write(number: RawFd, lane: usize, data: &[u8], offset: u64) -> Result<Ser
     if way == Way::TooLarge {
         return Ok(Err(Errno::FBIG));
     }
-    past_pages_of(number, watched).and_then(|past| past.write(file, data, offset)).ok_or(Answer::Kernel)
+    write_by_kernel(number, watched, data, offset)
 }
 
 /// Reads through the kernel, for want of a lease.
 pub fn read_past_pages(number: RawFd, buffer: &mut [u8], offset: u64) -> Result<Served, Answer> {
-    let watched = watched(number)?;
-    let past_pages = past_pages_of(number, watched).ok_or(Answer::Kernel)?;
-    past_pages.read(files::borrow(number), buffer, offset).ok_or(Answer::Kernel)
+    read_by_kernel(number, watched(number)?, buffer, offset)
 }
 
 /// Writes through the kernel, for want of a lease.
 pub fn write_past_pages(number: RawFd, data: &[u8], offset: u64) -> Result<Served, Answer> {
-    let watched = watched(number)?;
+    write_by_kernel(number, watched(number)?, data, offset)
+}
+
+fn read_by_kernel(number: RawFd, watched: &Watched, buffer: &mut [u8], offset: u64) -> Result<Served, Answer> {
+    let past_pages = past_pages_of(number, watched).ok_or(Answer::Kernel)?;
+    past_pages.read(files::borrow(number), buffer, offset).ok_or(Answer::Kernel)
+}
+
+fn write_by_kernel(number: RawFd, watched: &Watched, data: &[u8], offset: u64) -> Result<Served, Answer> {
     let past_pages = past_pages_of(number, watched).ok_or(Answer::Kernel)?;
     past_pages.write(files::borrow(number), data, offset).ok_or(Answer::Kernel)
 }

@@ -9,11 +9,11 @@
 //! * It is not closed while a call uses it: another file could have the number then.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use polymux_client::{FileIdentity, Host};
-use rustix::fs::{Mode, OFlags};
+use polymux_client::{FileIdentity, Host, open_past_pages};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::bounce::Region;
@@ -48,9 +48,7 @@ impl PastPages {
         if preload.may_have_locks(file.as_raw_fd()) {
             return Err(not_now());
         }
-        let access = rustix::fs::fcntl_getfl(file)? & (OFlags::RWMODE | OFlags::NOATIME);
-        let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
-        let opened: OwnedFd = rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+        let opened = open_past_pages(file)?;
         // Not before: a fork would wait for the daemon.
         let receiving = Receiving::begin_soon();
         let Some(_without_locks) = preload.without_locks() else {
@@ -66,7 +64,7 @@ impl PastPages {
         if FileIdentity::of(file)? != FileIdentity::of(descriptor.as_fd())? {
             return Err(io::Error::other("the program opened another file meanwhile"));
         }
-        let access = access & OFlags::RWMODE;
+        let access = rustix::fs::fcntl_getfl(descriptor.as_fd())? & OFlags::RWMODE;
         let (users, is_closing) = (AtomicU32::new(0), AtomicBool::new(false));
         Ok(Box::leak(Box::new(Self { descriptor, access, users, is_closing })))
     }

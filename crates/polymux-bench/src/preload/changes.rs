@@ -8,22 +8,19 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{PreloadArguments, in_turns, is_installed, preload, ratio};
+use super::{
+    NATIVE, PreloadArguments, SIDES, UNDER_LIBRARY, in_turns, is_installed, output_of, preload, side_columns, side_row,
+};
 use crate::leases::volume::MountedVolume;
 use crate::noise::Noise;
-use crate::report::{Cell, Section};
+use crate::report::Section;
 use crate::scratch::Scratch;
-use crate::statistics::Spread;
 use crate::suite::workloads::postgres::newest_package;
 use cluster::{Cluster, Transactions};
 
-/// Places of the sides.
-const NATIVE: usize = 0;
-const LIBRARY: usize = 2;
-const SIDES: usize = 3;
 /// Bytes of the file that `fio` writes.
 const FILE_BYTES: u64 = 256 << 20;
 const PIECE: usize = 1 << 20;
@@ -69,7 +66,7 @@ impl Sides<'_> {
     /// A program as a side runs it.
     fn command(&self, side: usize, program: &str) -> Command {
         let mut command = Command::new(program);
-        if side == LIBRARY {
+        if side == UNDER_LIBRARY {
             preload(&mut command, self.library);
         }
         command
@@ -82,14 +79,6 @@ impl Sides<'_> {
         }
         Ok(())
     }
-}
-
-/// What a program prints.
-fn output_of(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("{command:?} does not start"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, said.trim());
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Microseconds of a call of `fio`, over all jobs.
@@ -114,14 +103,6 @@ fn sqlite(sides: &Sides<'_>, side: usize, journal: &str, commits: &str) -> Resul
     printed.trim().parse().with_context(|| format!("SQLite printed {printed:?}"))
 }
 
-fn row(name: &str, times: &[Vec<f64>; SIDES]) -> Vec<Cell> {
-    let [native, mount, library] = times;
-    let mut row: Vec<Cell> = vec![name.into()];
-    row.extend(times.iter().map(|times| Cell::Number(Spread::of(times).median, 2)));
-    row.extend([ratio(library, mount), ratio(library, native), ratio(mount, native)]);
-    row
-}
-
 fn measure_fio(sides: &Sides<'_>, arguments: &PreloadArguments, section: &mut Section) -> Result<()> {
     if !is_installed("fio", section) {
         return Ok(());
@@ -141,7 +122,7 @@ fn measure_fio(sides: &Sides<'_>, arguments: &PreloadArguments, section: &mut Se
         ("fio, writes at random, 4 threads", "randwrite", 4),
         ("fio, reads and writes at random, 4 threads", "randrw", 4),
     ] {
-        section.row(row(name, &in_turns::<SIDES>(arguments.pairs, |side| fio(sides, side, pattern, jobs))?));
+        section.row(side_row(name, &in_turns::<SIDES>(arguments.pairs, |side| fio(sides, side, pattern, jobs))?));
     }
     Ok(())
 }
@@ -156,7 +137,7 @@ fn measure_sqlite(sides: &Sides<'_>, arguments: &PreloadArguments, section: &mut
             sides.split(side, &sides.directory(side).join(format!("{journal}.sqlite")))?;
         }
         let times = in_turns::<SIDES>(arguments.pairs, |side| sqlite(sides, side, journal, COMMITS))?;
-        section.row(row(&format!("SQLite, one change a commit, journal {journal}"), &times));
+        section.row(side_row(&format!("SQLite, one change a commit, journal {journal}"), &times));
     }
     Ok(())
 }
@@ -169,7 +150,7 @@ fn measure_postgresql(sides: &Sides<'_>, arguments: &PreloadArguments, section: 
     let clusters: [Cluster; SIDES] = std::array::from_fn(|side| Cluster {
         programs: programs.clone(),
         directory: sides.directory(side).to_owned(),
-        library: (side == LIBRARY).then(|| sides.library.to_owned()),
+        library: (side == UNDER_LIBRARY).then(|| sides.library.to_owned()),
     });
     for (side, cluster) in clusters.iter().enumerate() {
         cluster.make()?;
@@ -181,7 +162,7 @@ fn measure_postgresql(sides: &Sides<'_>, arguments: &PreloadArguments, section: 
         ("pgbench, changes", Transactions::Changes),
     ] {
         let measure = |side: usize| clusters[side].measure(transactions, PGBENCH_SECONDS);
-        section.row(row(name, &in_turns::<SIDES>(arguments.pairs, measure)?));
+        section.row(side_row(name, &in_turns::<SIDES>(arguments.pairs, measure)?));
     }
     Ok(())
 }
@@ -193,9 +174,7 @@ pub(super) fn measure(
     library: &Path,
     arguments: &PreloadArguments,
 ) -> Result<Section> {
-    let columns =
-        ["what", "native us", "mount us", "library us", "library to mount", "library to native", "mount to native"];
-    let mut section = Section::new("Programs that overwrite files on two tiers", &columns);
+    let mut section = Section::new("Programs that overwrite files on two tiers", &side_columns("what"));
     let [mount, under_library] = ["mount", "library"].map(|name| volume.mount_point().join(name));
     fs::create_dir(&mount)?;
     fs::create_dir(&under_library)?;

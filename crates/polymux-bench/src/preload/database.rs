@@ -4,21 +4,18 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::fs::Advice;
 
-use super::{PreloadArguments, in_turns, is_installed, preload, ratio, seconds_of};
+use super::{
+    MOUNT, NATIVE, PreloadArguments, SIDES, UNDER_LIBRARY, in_turns, is_installed, output_of, preload, seconds_of,
+    side_columns, side_row,
+};
 use crate::leases::volume::MountedVolume;
-use crate::report::{Cell, Section};
+use crate::report::Section;
 use crate::scratch::Scratch;
-use crate::statistics::Spread;
 use crate::suite::workloads::rocksdb::{PROGRAM, figure_of};
 
-/// Places of the sides.
-const NATIVE: usize = 0;
-const MOUNT: usize = 1;
-const LIBRARY: usize = 2;
-const SIDES: usize = 3;
 /// Turns that warm memory up before warm reads are measured.
 const WARM_UP: usize = 1;
 
@@ -37,15 +34,14 @@ impl Databases {
         let directory = if side == NATIVE { &self.native } else { &self.mounted };
         command.arg(format!("--benchmarks={benchmarks}")).arg(format!("--db={}", directory.display()));
         command.arg(format!("--num={}", self.keys)).args(["--value_size=400", "--compression_type=none", "--seed=1"]);
-        if side == LIBRARY {
+        if side == UNDER_LIBRARY {
             preload(&mut command, &self.library);
         }
         command
     }
 
     fn fill(&self, side: usize) -> Result<()> {
-        let output = self.command(side, "fillrandom,compact").stderr(Stdio::null()).output()?;
-        ensure!(output.status.success(), "{PROGRAM} cannot fill a database: {}", output.status);
+        output_of(self.command(side, "fillrandom,compact").stderr(Stdio::null()))?;
         Ok(())
     }
 
@@ -59,9 +55,7 @@ impl Databases {
 
     /// Microseconds of a read.
     fn read(&self, side: usize) -> Result<f64> {
-        let output = self.reading(side).output()?;
-        ensure!(output.status.success(), "{PROGRAM} cannot read: {}", output.status);
-        let rate = figure_of("readrandom", "ops/sec", &String::from_utf8_lossy(&output.stdout))?;
+        let rate = figure_of("readrandom", "ops/sec", &output_of(&mut self.reading(side))?)?;
         Ok(1e6 / rate)
     }
 
@@ -96,9 +90,8 @@ pub(super) fn measure(
     library: &Path,
     arguments: &PreloadArguments,
 ) -> Result<Section> {
-    let columns =
-        ["reads", "native us", "mount us", "library us", "library to mount", "library to native", "mount to native"];
-    let mut section = Section::new("db_bench readrandom of RocksDB, two threads, tables on two tiers", &columns);
+    let title = "db_bench readrandom of RocksDB, two threads, tables on two tiers";
+    let mut section = Section::new(title, &side_columns("reads"));
     if !is_installed(PROGRAM, &mut section) {
         return Ok(section);
     }
@@ -118,12 +111,7 @@ pub(super) fn measure(
     in_turns::<SIDES>(WARM_UP, |side| databases.read(side))?;
     let warm = in_turns::<SIDES>(arguments.pairs, |side| databases.read(side))?;
     for (name, times) in [("after an eviction", cold), ("from memory", warm)] {
-        let mut row: Vec<Cell> = vec![name.into()];
-        row.extend(times.iter().map(|times| Cell::Number(Spread::of(times).median, 2)));
-        row.push(ratio(&times[LIBRARY], &times[MOUNT]));
-        row.push(ratio(&times[LIBRARY], &times[NATIVE]));
-        row.push(ratio(&times[MOUNT], &times[NATIVE]));
-        section.row(row);
+        section.row(side_row(name, &times));
     }
     section.note(how_it_was_read(&databases)?);
     Ok(section)
@@ -132,7 +120,7 @@ pub(super) fn measure(
 /// The library's report on one more turn from memory.
 fn how_it_was_read(databases: &Databases) -> Result<String> {
     let report = databases.mounted.with_file_name("report");
-    seconds_of(databases.reading(LIBRARY).env("POLYMUX_REPORT", &report))?;
+    seconds_of(databases.reading(UNDER_LIBRARY).env("POLYMUX_REPORT", &report))?;
     let text = fs::read_to_string(&report).context("the library wrote no report")?;
     let line = text.lines().next().unwrap_or("no file was read past the mount");
     Ok(line.rsplit('/').next().unwrap_or(line).to_owned())

@@ -4,24 +4,21 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::preload;
-use super::output_of;
+use super::{output_of, preload};
 use crate::suite::workloads::pgbench::us_each;
+use crate::suite::workloads::postgres::{START_DEADLINE, USER, as_user};
 
-/// Made by the Debian package.
-const USER: &str = "postgres";
 /// 450 MB, of which memory has 64: reads go to the file system.
 const SCALE: &str = "30";
 const SETTINGS: [&str; 4] =
     ["shared_buffers=64MB", "checkpoint_timeout=30s", "max_wal_size=256MB", "listen_addresses="];
-const START_DEADLINE: Duration = Duration::from_secs(60);
 /// Files that are worth two tiers.
 const LARGE: u64 = 20 << 20;
 
@@ -49,12 +46,6 @@ impl Drop for Server {
         let _ = kill_process(Pid::from_child(&self.0), Signal::INT);
         let _ = self.0.wait();
     }
-}
-
-fn as_user(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", USER, "--regid", USER, "--init-groups"]).arg(program).current_dir("/");
-    command
 }
 
 impl Cluster {

@@ -17,10 +17,10 @@ use crate::suite::programs;
 use crate::throttled::{Devices, OnTop};
 
 /// User created by the Debian package, who runs the server: it does not run as root.
-const USER: &str = "postgres";
+pub(crate) const USER: &str = "postgres";
 /// Where Debian's packages are, by version.
 pub const PACKAGES: &str = "/usr/lib/postgresql";
-const START_DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const START_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The programs of the newest package that is installed.
 #[must_use]
@@ -147,7 +147,8 @@ impl Server<'_> {
     }
 }
 
-fn as_user(program: &Path) -> Command {
+/// A program that this user runs.
+pub(crate) fn as_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", USER, "--regid", USER, "--init-groups"]).arg(program).current_dir("/");
     command
