@@ -254,6 +254,18 @@ impl FileSystem {
         self.mounted.stuck_threads()
     }
 
+    /// Lets other movers go on in place of these, which are stuck.
+    pub(crate) fn replace_movers(&self, stuck: &[usize]) {
+        self.mounted.replace_movers(stuck);
+    }
+
+    /// Threads whose call to a tier takes too long, as [`polymux_types::thread_token`] names them: these, and those that wait for an object that a
+    /// program holds.
+    #[must_use]
+    pub fn held_up_threads(&self) -> Vec<usize> {
+        self.mounted.held_up_threads()
+    }
+
     /// Carries out one batch of moves. Several threads may call it; each takes a batch of its own.
     pub fn move_step(&self) -> Progress {
         self.mounted.mover.move_step()

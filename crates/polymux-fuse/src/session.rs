@@ -213,6 +213,7 @@ impl Session {
         self.adapter.pending.end();
         outcome = outcome.and(self.end_of_all(pending.into_iter().collect()));
         must_end.store(true, Ordering::Release);
+        self.connection.end_put_off();
         // The watcher of a volume that rests sleeps for long.
         self.adapter.fs.forbid_rest();
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
@@ -275,8 +276,10 @@ fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> 
             Ok(outcome) => return outcome,
             Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the FUSE transport ended")),
             Err(RecvTimeoutError::Timeout) => {
-                if device.is_closed() && !adapter.fs.tiers_not_answering().is_empty() {
-                    log::warn!("threads that serve requests are left behind in a tier that does not answer");
+                let is_stuck =
+                    || !adapter.fs.tiers_not_answering().is_empty() || !adapter.fs.held_up_threads().is_empty();
+                if device.is_closed() && is_stuck() {
+                    log::warn!("threads that serve requests and are stuck in a tier are left behind");
                     return Ok(());
                 }
             }

@@ -35,7 +35,7 @@ const ROOM_LOOK_MS: u64 = 5000;
 
 /// How often the end of moves is looked for when the volume stops,
 const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// and for how long, where a tier does not answer.
+/// and for how long, where a tier does not answer or a program holds an object.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Growth of the free space that counts as an event.
@@ -52,6 +52,11 @@ impl Mover {
             GateState::Open => true,
             GateState::Paused => false,
             GateState::Shut(_) => matches!(job.reason, MoveReason::User | MoveReason::Drain),
+        };
+        // A program that holds an object stops the whole batch.
+        let fits = |taken: &[Job], job: &Job| {
+            fits(taken, job)
+                && (taken.is_empty() || !self.may_be_held(job) && !taken.iter().any(|job| self.may_be_held(job)))
         };
         let (batch, parked) =
             self.moves.take_batch(may_begin, |job| self.target_of(job), |waits_for| self.event_count(waits_for), fits);
@@ -75,6 +80,13 @@ impl Mover {
             self.go_on_with(job, outcome, target);
         }
         Progress::Worked
+    }
+
+    /// Whether a program may have an object of the file (docs/design/0050).
+    fn may_be_held(&self, job: &Job) -> bool {
+        let Ok(inode) = self.volume.inode(job.ino) else { return false };
+        let asked = inode.file().map(|file| Ok(file.is_passed_through() || self.data.may_be_written_unheard(file)?));
+        asked.is_some_and(|held: Result<bool>| held.unwrap_or(true))
     }
 
     /// The present target of a job, or the event that it waits for.
@@ -304,7 +316,7 @@ impl Mover {
             for handle in self.volume.tiers.all().iter() {
                 handle.look(self.volume.clock.elapsed(), u64::from(self.volume.options.hang_after_ms));
             }
-            let stuck = self.volume.tiers.all().iter().any(|tier| tier.is_silent());
+            let stuck = self.volume.tiers.all().iter().any(|tier| tier.holds_up_threads());
             if stuck && self.volume.clock.elapsed().saturating_sub(began) > STOP_PATIENCE {
                 // A move that hangs changes nothing any more: its commit would find the volume stopped.
                 return;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A job is in exactly one place: `ready`, with a mover, or `parked`.
-//! * A file is with one mover at a time, and a tier is the destination of one batch at a time.
+//! * A file is with one mover at a time, and a tier is the destination of one batch at a time, of those whose movers are not stuck.
 //! * Nothing is asked of a tier or an inode while the queue is locked.
 //! * A parked job comes back when the event that it waits for was counted after it was parked, never by itself.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use polymux_records::report::{Benefit, Destination, JobId, JobReport, JobState, MoveReason, MovesReport, WaitsFor};
 use polymux_types::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use polymux_types::{Ino, TierId};
+use polymux_types::{Ino, TierId, thread_token};
 use polymux_volume::sched::MoverPace;
 
 pub(crate) use self::job::{ArrivedBytes, Job, Order, PaceOfJob, Scope};
@@ -62,7 +62,8 @@ struct State {
     parked: BTreeMap<JobId, ParkedJob>,
     finished: VecDeque<JobReport>,
     busy_files: HashSet<Ino>,
-    busy_tiers: HashSet<TierId>,
+    /// Destinations of batches, with the threads of their movers.
+    busy_tiers: BTreeMap<TierId, usize>,
     /// Moves that are wanted already: none is queued twice.
     wanted: BTreeSet<Wanted>,
 }
@@ -261,7 +262,7 @@ impl MoveQueue {
         let job = state.ready.get(&key)?;
         let goes_elsewhere = match (job.destination, batch) {
             (Destination::To(tier), Some(batch)) => batch.target != tier,
-            (Destination::To(tier), None) => state.busy_tiers.contains(&tier),
+            (Destination::To(tier), None) => state.busy_tiers.contains_key(&tier),
             (Destination::AwayFrom(_), _) => false,
         };
         (!goes_elsewhere && !state.busy_files.contains(&job.ino) && may_begin(job)).then(|| job.clone())
@@ -272,13 +273,15 @@ impl MoveQueue {
     fn take_ready(&self, key: Key, tier: TierId, batch: Option<&Batch>) -> Option<Job> {
         let mut state = self.state.lock();
         let job = state.ready.get(&key)?;
-        let is_taken = batch.is_none() && state.busy_tiers.contains(&tier) || state.busy_files.contains(&job.ino);
+        let is_taken = batch.is_none() && state.busy_tiers.contains_key(&tier) || state.busy_files.contains(&job.ino);
         if is_taken || self.must_stop.load(Ordering::Acquire) {
             return None;
         }
         let job = state.ready.remove(&key).expect("it was there");
         state.busy_files.insert(job.ino);
-        state.busy_tiers.insert(tier);
+        if batch.is_none() {
+            state.busy_tiers.insert(tier, thread_token());
+        }
         state.running.insert(job.id, job.clone());
         Some(job)
     }
@@ -300,14 +303,22 @@ impl MoveQueue {
         }
     }
 
-    /// The batch to a tier ended.
+    /// The batch of the calling thread to a tier ended.
     pub(crate) fn free_tier(&self, tier: TierId) {
-        self.state.lock().busy_tiers.remove(&tier);
+        let mut state = self.state.lock();
+        if state.busy_tiers.get(&tier) == Some(&thread_token()) {
+            state.busy_tiers.remove(&tier);
+        }
+    }
+
+    /// Lets other movers begin batches to the tiers of those that are stuck.
+    pub fn free_tiers_of(&self, stuck: &[usize]) {
+        self.state.lock().busy_tiers.retain(|_, mover| !stuck.contains(mover));
     }
 
     /// Whether a batch to a tier is under way.
     pub fn is_busy(&self, tier: TierId) -> bool {
-        self.state.lock().busy_tiers.contains(&tier)
+        self.state.lock().busy_tiers.contains_key(&tier)
     }
 
     fn leave_mover(state: &mut State, mut job: Job) -> Job {

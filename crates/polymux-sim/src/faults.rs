@@ -53,6 +53,8 @@ polymux_types::enum_with_all! {
 pub(crate) struct Faults {
     /// Operations that do not return.
     pub(crate) hanging: HashSet<OperationKind>,
+    /// As these, and attempts whether the tier works return.
+    pub(crate) held: HashSet<OperationKind>,
     /// How many are waiting for that to end.
     pub(crate) waiting: usize,
     pub(crate) vanished: bool,

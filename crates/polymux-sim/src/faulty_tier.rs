@@ -69,9 +69,15 @@ impl FaultyTier {
         self.faults.lock().vanished = false;
     }
 
-    /// Operations of these kinds do not return from now on, until [`FaultyTier::release`]; then they are carried out.
+    /// Operations of these kinds do not return from now on, until [`FaultyTier::release`]; then they are carried out. Nor does
+    /// [`Tier::probe`]: the tier hangs.
     pub fn hang(&self, kinds: &[OperationKind]) {
         self.faults.lock().hanging.extend(kinds);
+    }
+
+    /// As [`FaultyTier::hang`], and the tier works: somebody holds the objects.
+    pub fn hold(&self, kinds: &[OperationKind]) {
+        self.faults.lock().held.extend(kinds);
     }
 
     /// No operation returns from now on, like on a server that is gone, until [`FaultyTier::release`].
@@ -79,9 +85,12 @@ impl FaultyTier {
         self.hang(&OperationKind::ALL);
     }
 
-    /// Ends [`FaultyTier::hang`]: hanging operations continue.
+    /// Ends [`FaultyTier::hang`] and [`FaultyTier::hold`]: hanging operations continue.
     pub fn release(&self) {
-        self.faults.lock().hanging.clear();
+        let mut faults = self.faults.lock();
+        faults.hanging.clear();
+        faults.held.clear();
+        drop(faults);
         self.released.notify_all();
     }
 
@@ -102,7 +111,7 @@ impl FaultyTier {
 
     fn check(&self, kind: OperationKind) -> Result<(), TierError> {
         let mut faults = self.faults.lock();
-        while faults.hanging.contains(&kind) {
+        while faults.hanging.contains(&kind) || faults.held.contains(&kind) {
             faults.waiting += 1;
             self.released.wait(&mut faults);
             faults.waiting -= 1;
@@ -295,6 +304,11 @@ impl Tier for FaultyTier {
     }
 
     fn probe(&self) -> Result<(), TierError> {
+        let mut faults = self.faults.lock();
+        while !faults.hanging.is_empty() {
+            self.released.wait(&mut faults);
+        }
+        drop(faults);
         self.check(OperationKind::Write)?;
         self.check(OperationKind::Sync)?;
         self.inner.probe()

@@ -5,11 +5,13 @@
 //! * Bytes are freed in one way only: a pending free becomes durable, the tier is touched and synced, the record is removed
 //!   (DESIGN section 6). Recovery carries out those that are left.
 
+mod apart;
 mod asker;
 mod disowned;
 mod failure;
 mod free_space;
 mod object_count;
+mod prober;
 mod profile;
 mod refused_messages;
 mod sync_pool;
@@ -19,6 +21,7 @@ mod tier_speed;
 mod watch;
 mod write_behind;
 
+pub(crate) use apart::PATIENCE;
 pub(crate) use disowned::{DisownedQueue, TierRound};
 pub use disowned::{PendingFree, Scope};
 pub use free_space::LAST_ROOM_BYTES;

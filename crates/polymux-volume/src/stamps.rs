@@ -25,6 +25,7 @@ use polymux_types::sync::Mutex;
 use polymux_types::{Errno, Ino, Timestamp};
 
 use crate::inode::{FileState, Inode, LateFile, LateStamps, StampWalks, WalkBelow, reference_of};
+use crate::space::PATIENCE;
 use crate::volume::Volume;
 
 /// Files described, or looked at, in a step,
@@ -325,8 +326,9 @@ impl Stamps {
         if !step.ready.is_empty() {
             self.volume.flush_through(self.volume.metadata.committed())?;
         }
+        let mut patience = PATIENCE;
         for (entry, stamp) in step.ready.drain(..) {
-            has_failed |= self.stamp_object(&entry, &stamp)? == Stamped::Late;
+            has_failed |= self.stamp_object(&entry, stamp, &mut patience)? == Stamped::Late;
         }
         if has_failed {
             self.late_stamps.forget_some();
@@ -338,11 +340,14 @@ impl Stamps {
         Ok(())
     }
 
-    fn stamp_object(&self, entry: &ObjectEntry, stamp: &ObjectStamp) -> Result<Stamped> {
+    fn stamp_object(&self, entry: &ObjectEntry, stamp: Arc<ObjectStamp>, patience: &mut Duration) -> Result<Stamped> {
         // The tier may have left meanwhile, and its objects with it.
         let Ok(handle) = self.volume.tiers.by_id(entry.tier) else { return Ok(Stamped::Done) };
-        let Some(tier) = handle.present() else { return Ok(Stamped::Late) };
-        match tier.stamp(reference_of(entry), stamp) {
+        if handle.present().is_none() {
+            return Ok(Stamped::Late);
+        }
+        let object = reference_of(entry);
+        match handle.change_object(object, patience, move |tier, _| tier.stamp(object, &stamp)) {
             Ok(()) => {
                 Counters::count(&self.volume.counters.stamps_written);
                 Ok(Stamped::Done)
@@ -362,7 +367,7 @@ impl Stamps {
     pub fn stamp_new_object(&self, inode: &Inode, entry: &ObjectEntry) -> Result<()> {
         let Some(file) = inode.file() else { return Ok(()) };
         if let Some(stamp) = self.stamp_of(inode, file)? {
-            self.stamp_object(entry, &stamp)?;
+            self.stamp_object(entry, Arc::new(stamp), &mut PATIENCE.clone())?;
         }
         Ok(())
     }

@@ -306,6 +306,13 @@ impl Mounted {
         }
         drop((self.control, self.door));
         log::info!("volume `{}` is unmounted", self.name);
+        let threads = self.file_system.held_up_threads().len();
+        if threads > 0 {
+            log::warn!(
+                "{threads} threads wait for programs that hold objects of the volume `{}`; it can be mounted again once these let go",
+                self.name
+            );
+        }
         if let Err(error) = drained {
             let silent = self.file_system.tiers_not_answering();
             let reason = if silent.is_empty() { error.to_string() } else { reason_of_silence(&silent) };

@@ -1,8 +1,9 @@
 //! Objects of a file: choosing a home, adding an object on another tier.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use polymux_records::error::{ErrorKind, Result};
+use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::store::{ObjectEntry, keys};
 use polymux_tier::TierError;
 use polymux_types::limits::BLOCK_SIZE;
@@ -134,13 +135,20 @@ impl DataPath {
         // Asked first, because a round that frees something else there may be waiting for another tier. Asked again, because a mover
         // may commit meanwhile, which disowns another range of the object.
         let is_held = || self.volume.disowned.holds_from(entry.tier, entry.object, position);
+        let began = self.volume.clock.elapsed();
+        let patience = Duration::from_millis(u64::from(self.volume.options.hang_after_ms));
+        let is_over = || !patience.is_zero() && self.volume.clock.elapsed().saturating_sub(began) >= patience;
         while is_held() {
             self.volume.check_writable()?;
             let round = self.volume.free_disowned_of(entry.tier, entry.object)?;
             inode.note_sequence(self.volume.metadata.committed());
-            if let Some(error) = round.refused.filter(|_| is_held()) {
-                // The range must not be used under a record that would free it later.
-                return Err(error);
+            let Some(error) = round.refused.filter(|_| is_held()) else { continue };
+            // The range must not be used under a record that would free it later.
+            match error.kind() {
+                // A program holds the object.
+                ErrorKind::WouldBlock if !is_over() => {}
+                ErrorKind::WouldBlock => return Err(Error::tier(entry.tier, TierError::NotAnswering)),
+                _ => return Err(error),
             }
         }
         Ok(())

@@ -4,12 +4,13 @@
 //! * [`FileSystem::volume_step`], [`FileSystem::upkeep_step`] and, for each tier, [`FileSystem::tier_step`] and
 //!   [`FileSystem::sync_rewritten_step`] have a thread each, so that a tier that does not answer keeps nothing from being done for the others. [`FileSystem::watch_step`] has
 //!   one that never waits for anything. The movers call [`FileSystem::move_step`].
-//! * A mover that is stuck in a tier which does not answer is replaced by another one, as long as it is stuck.
+//! * A mover that is stuck, in a tier which does not answer or behind a program that holds an object (docs/design/0050), is replaced by another
+//!   one, as long as it is stuck. There are at most [`STUCK_MOVERS_MAX`] more than there should be.
 //! * A thread that found nothing to do sleeps until it is woken, at most [`IDLE_PAUSE`], or for long where the volume rests ([`super::rest`]); work
 //!   that only waits for a moment returns at once, and its thread pauses too. So nothing spins.
 //! * The thread of `volume_step` wakes the movers after each round that leaves moves to be made, because it plans moves and
 //!   wakes parked ones. Any other submitter of a move calls [`BackgroundThreads::wake`].
-//! * After [`BackgroundThreads::stop`] none of the threads is left, but those that are stuck in such a tier, and the one
+//! * After [`BackgroundThreads::stop`] none of the threads is left, but those that are stuck, and the one
 //!   that watches: the unmount that follows needs it. That one ends with the file system.
 
 use std::io;
@@ -44,6 +45,9 @@ const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Default number of mover threads: moves between two pairs of devices at the same time.
 pub const MOVERS_DEFAULT: u16 = 2;
+
+/// Movers that may be stuck and are replaced all the same.
+const STUCK_MOVERS_MAX: usize = 32;
 
 /// One thread.
 struct Worker {
@@ -125,8 +129,8 @@ impl BackgroundThreads {
         self.shared.wake(|_| true);
     }
 
-    /// Ends all threads and waits for them; a mover first finishes its current batch. One that is stuck in a
-    /// tier that does not answer is left behind, and ends when the tier lets it go. A second call does nothing.
+    /// Ends all threads and waits for them; a mover first finishes its current batch. One that is stuck is
+    /// left behind, and ends when the tier lets it go. A second call does nothing.
     ///
     /// # Errors
     /// A thread had panicked.
@@ -147,14 +151,17 @@ impl BackgroundThreads {
             if worker.thread.is_finished() {
                 panicked += usize::from(worker.thread.join().is_err());
             } else {
-                log::warn!("a background thread is left behind in a tier that does not answer");
+                log::warn!("a background thread that is stuck in a tier is left behind");
             }
         }
         if panicked == 0 { Ok(()) } else { Err(io::Error::other("a background thread had panicked")) }
     }
 
     fn may_be_stuck(&self) -> bool {
-        self.watched.upgrade().is_some_and(|file_system| !file_system.tiers_not_answering().is_empty())
+        let is_stuck = |file_system: &FileSystem| {
+            !file_system.tiers_not_answering().is_empty() || !file_system.held_up_threads().is_empty()
+        };
+        self.watched.upgrade().is_some_and(|file_system| is_stuck(&file_system))
     }
 }
 
@@ -235,18 +242,20 @@ impl Shared {
 
     /// Starts a mover for each one that is stuck and was not replaced yet.
     fn replace_stuck_movers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
-        let stuck = file_system.stuck_threads();
+        let stuck = file_system.held_up_threads();
         if stuck.is_empty() {
             return Ok(());
         }
-        let free = {
+        let (free, all) = {
             let workers = self.workers.lock();
-            let is_free =
-                |worker: &&Worker| worker.kind == Kind::Mover && !stuck.contains(&worker.token.load(Ordering::Acquire));
-            workers.iter().filter(is_free).count()
+            let movers = || workers.iter().filter(|worker| worker.kind == Kind::Mover);
+            let is_free = |worker: &&Worker| !stuck.contains(&worker.token.load(Ordering::Acquire));
+            (movers().filter(is_free).count(), movers().count())
         };
-        for _ in free..usize::from(self.movers) {
-            log::warn!("a mover is stuck in a tier that does not answer; another one takes its place");
+        file_system.replace_movers(&stuck);
+        let movers = usize::from(self.movers);
+        for _ in free..movers.min(free + (movers + STUCK_MOVERS_MAX).saturating_sub(all)) {
+            log::warn!("a mover is stuck in a tier; another one takes its place");
             self.start_mover(file_system)?;
         }
         Ok(())

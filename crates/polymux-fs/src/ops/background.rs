@@ -365,6 +365,17 @@ impl Mounted {
         self.volume.tiers.all().iter().filter(|tier| tier.is_silent()).map(|tier| tier.name.clone()).collect()
     }
 
+    /// Threads whose call to a tier takes too long, be it that the tier does not answer, or that a program holds the object.
+    pub(crate) fn held_up_threads(&self) -> Vec<usize> {
+        let tiers = self.volume.tiers.all();
+        tiers.iter().filter_map(|tier| tier.watched()).flat_map(|tier| tier.held_up_threads()).collect()
+    }
+
+    /// Lets other movers go on in place of these.
+    pub(crate) fn replace_movers(&self, stuck: &[usize]) {
+        self.mover.moves.free_tiers_of(stuck);
+    }
+
     /// Threads that wait for a tier which does not answer.
     pub(crate) fn stuck_threads(&self) -> Vec<usize> {
         let tiers = self.volume.tiers.all();

@@ -4,6 +4,7 @@
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::{OWN_DIRECTORY, PosixTier, io_error};
 use crate::error::TierError;
@@ -21,7 +22,11 @@ impl PosixTier {
             rustix::fs::openat(&self.own_directory, NAME, flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
         rustix::io::write(&file, b"probe").map_err(&failed)?;
         rustix::fs::fsync(&file).map_err(&failed)?;
-        rustix::fs::unlinkat(&self.own_directory, NAME, AtFlags::empty()).map_err(&failed)
+        match rustix::fs::unlinkat(&self.own_directory, NAME, AtFlags::empty()) {
+            // Another attempt at the same time has removed it.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 
     /// The path of the tier may lead elsewhere by now: its file system was unmounted, or another one mounted over it.

@@ -296,12 +296,12 @@ mod tests {
         let object = ObjectRef::new(ObjectId(0), Bucket(0));
         let pool = SyncPool::default();
         faulty.hang(&[OperationKind::Sync]);
-        faulty.fail_next(OperationKind::Sync, 1, TierError::Io { operation: "syncing", errno: Errno::EIO });
+        faulty.fail_always(OperationKind::Sync, TierError::Io { operation: "syncing", errno: Errno::EIO });
         let pending = pool.begin(tier.clone(), SyncTarget::Object(object));
         while faulty.hanging_calls() == 0 {
             std::thread::yield_now();
         }
-        for moment in [1, 100] {
+        for moment in [1, 50, 100] {
             tier.look(Duration::from_secs(moment), 1000);
         }
         assert_eq!(pending.wait(), Err(TierError::NotAnswering));
@@ -313,6 +313,7 @@ mod tests {
         while !tier.has_untold(object) {
             std::thread::yield_now();
         }
+        faulty.heal();
         assert!(matches!(tier.sync(object), Err(TierError::Io { .. })));
         assert_eq!(tier.sync(object), Ok(()));
     }

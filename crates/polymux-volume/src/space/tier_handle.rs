@@ -12,15 +12,24 @@ use polymux_meta::Room;
 use polymux_records::error::{Error, ErrorKind, Result};
 use polymux_records::parts::{TierMember, TierPresence, TierSource};
 use polymux_records::report::TierState;
-use polymux_tier::{Rotation, Tier, TierError};
+use polymux_records::store::DisownedRecord;
+use polymux_tier::{ObjectRef, Rotation, Tier, TierError};
 use polymux_types::sync::{AtomicBool, Mutex, Ordering, RwLock};
 use polymux_types::{Clock, TierId};
 
+use super::apart::{Apart, free_bytes, free_bytes_of_open};
 use super::failure::{Failures, means_failure};
 use super::free_space::FreeSpace;
 use super::refused_messages::RefusedMessages;
 use super::tier_speed::TierSpeed;
 use super::watch::{Change, WatchedTier};
+
+/// Programs beside the daemon that may have an object open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    None,
+    Possible,
+}
 
 /// The use of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +63,8 @@ pub struct TierHandle {
     draining: AtomicBool,
     /// Messages that went to a slower tier for lack of space here.
     pub refused_messages: RefusedMessages,
+    /// Pending frees of objects that programs may have open.
+    apart: Apart,
 }
 
 impl TierHandle {
@@ -77,6 +88,7 @@ impl TierHandle {
             failures: RwLock::default(),
             draining: AtomicBool::new(false),
             refused_messages: RefusedMessages::default(),
+            apart: Apart::default(),
         }
     }
 
@@ -154,6 +166,41 @@ impl TierHandle {
         operation(self.get()?).map_err(|error| self.note_error(error))
     }
 
+    /// Carries out a pending free, and takes from `patience` the time for which it waited for a program that may have the object open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] where a program has, and the free has to be tried again; errors of the tier.
+    pub(crate) fn free_bytes(&self, record: &DisownedRecord, patience: &mut Duration) -> Result<()> {
+        self.get()?;
+        let record = *record;
+        let object = ObjectRef::new(record.object, record.bucket);
+        let outcome = self.change_object(object, patience, move |tier, users| match users {
+            Users::None => free_bytes(tier, &record),
+            Users::Possible => free_bytes_of_open(tier, &record),
+        });
+        outcome.map_err(|error| self.note_error(error))
+    }
+
+    /// Makes a change of an object for a background thread, and takes from `patience` the time for which it waited for a program that may have the
+    /// object open, of which the change learns.
+    ///
+    /// # Errors
+    /// [`TierError::WouldBlock`] where a program holds the object, and the change has to be made again; [`TierError::NotAnswering`] where the tier is
+    /// missing; errors of the change.
+    pub(crate) fn change_object(
+        &self,
+        object: ObjectRef,
+        patience: &mut Duration,
+        change: impl FnOnce(&dyn Tier, Users) -> std::result::Result<(), TierError> + Send + 'static,
+    ) -> std::result::Result<(), TierError> {
+        let tier = self.shared().ok_or(TierError::NotAnswering)?;
+        // The checker of schedules knows no such thread.
+        if cfg!(shuttle) || !tier.may_be_open_elsewhere(object)? {
+            return change(tier.as_ref(), Users::None);
+        }
+        self.apart.change(&tier, object.id, patience, Box::new(move |tier| change(tier, Users::Possible)))
+    }
+
     /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
     pub fn note_error(&self, error: TierError) -> Error {
         if means_failure(&error) && self.failures.write().note(&error, self.clock.elapsed()) {
@@ -171,6 +218,11 @@ impl TierHandle {
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.watched().is_some_and(WatchedTier::is_silent)
+    }
+
+    /// Whether a call takes too long, be it that the tier does not answer, or that a program holds an object.
+    pub fn holds_up_threads(&self) -> bool {
+        self.watched().is_some_and(|tier| tier.is_silent() || !tier.held_up_threads().is_empty())
     }
 
     /// Whether a thread that many wait for should keep away from the tier.

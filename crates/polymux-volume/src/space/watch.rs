@@ -5,10 +5,11 @@
 //!   That costs two stores to a cache line that no other thread uses at the moment, and no look at a clock: the time is
 //!   that of the last [`WatchedTier::look`].
 //! * Calls are of three classes, because a tier may answer some and not others: a frozen file system still reads, and a
-//!   sync may rightly take longer than a write. A class *does not answer* while its oldest call is older than the limit and
-//!   none of the class has come back for as long.
+//!   sync may rightly take longer than a write. A class *does not answer* while its oldest call is older than the limit,
+//!   none of the class has come back for as long, and an attempt of the tier's own ([`Prober`]) hangs too. An attempt that returns counts as a
+//!   call of each class that came back.
 //! * A class that does not answer gets no new calls: they fail with [`TierError::NotAnswering`] before anything is done.
-//!   The hanging calls detect recovery: as soon as one of them returns, the class answers again.
+//!   The hanging calls and the attempt detect recovery: as soon as one of them returns, the class answers again.
 //! * A tier that does not answer reads counts as answering nothing; one that does not answer changes or syncs still serves reads.
 
 use std::num::NonZeroU64;
@@ -25,6 +26,7 @@ use polymux_types::sync::Mutex;
 use polymux_types::{Bucket, InFlight, InFlightTable, ObjectId};
 
 use super::asker::Asker;
+use super::prober::Prober;
 
 type Result<T> = std::result::Result<T, TierError>;
 
@@ -67,6 +69,11 @@ impl CallClass {
             Self::Read => Self::Read.bit(),
             Self::Change | Self::Sync => 0b111,
         }
+    }
+
+    /// How long a call may take, by the limit for most.
+    fn limit(self, limit_ms: u64) -> u64 {
+        if self == Self::Sync { limit_ms.saturating_mul(SYNC_FACTOR) } else { limit_ms }
     }
 
     /// The calls that the tier does not answer, for messages.
@@ -112,7 +119,10 @@ pub struct WatchedTier {
     returned_ms: [AtomicU64; 3],
     /// Bits of the classes that do not answer.
     silent: AtomicU8,
+    /// The limit at the last look, in milliseconds.
+    limit_ms: AtomicU64,
     silence: Mutex<Option<Silence>>,
+    prober: Prober,
     /// A thread is waiting for an answer already on behalf of all.
     asking: AtomicBool,
     /// The thread that does.
@@ -160,7 +170,9 @@ impl WatchedTier {
             now_ms: AtomicU64::new(now_ms),
             returned_ms: std::array::from_fn(|_| AtomicU64::new(now_ms)),
             silent: AtomicU8::new(0),
+            limit_ms: AtomicU64::new(0),
             silence: Mutex::new(None),
+            prober: Prober::default(),
             asking: AtomicBool::new(false),
             asker: Asker::default(),
             untold: Mutex::new(Vec::new()),
@@ -207,17 +219,25 @@ impl WatchedTier {
     pub fn look(&self, now: Duration, limit_ms: u64) -> Change {
         let now_ms = milliseconds(now);
         self.now_ms.store(now_ms, Ordering::Relaxed);
+        self.limit_ms.store(limit_ms, Ordering::Relaxed);
         self.mark_seen(now_ms);
+        if self.prober.take_answer() {
+            self.returned_ms.iter().for_each(|returned| returned.store(now_ms, Ordering::Relaxed));
+        }
         let mut silence: Option<Silence> = None;
         let mut bits = 0;
-        for (class, began, _) in self.calls_under_way() {
-            let limit = if class == CallClass::Sync { limit_ms.saturating_mul(SYNC_FACTOR) } else { limit_ms };
-            let returned = self.returned_ms[class as usize].load(Ordering::Relaxed);
-            if limit_ms == 0 || now_ms.saturating_sub(began.max(returned)) < limit {
+        for (class, began, _) in self.calls_under_way().filter(|_| limit_ms > 0) {
+            let limit = class.limit(limit_ms);
+            let since_ms = began.max(self.returned_ms[class as usize].load(Ordering::Relaxed));
+            let quiet_ms = now_ms.saturating_sub(since_ms);
+            if quiet_ms >= limit / 2 {
+                self.prober.begin(&self.inner, now_ms);
+            }
+            if quiet_ms < limit || !self.prober.confirms_silence(now_ms, limit_ms / 2) {
                 continue;
             }
             bits |= class.bit();
-            let since = Duration::from_millis(began.max(returned));
+            let since = Duration::from_millis(since_ms);
             if silence.is_none_or(|known| since < known.since) {
                 silence = Some(Silence { class, since });
             }
@@ -257,6 +277,14 @@ impl WatchedTier {
             return Vec::new();
         }
         self.calls_under_way().filter(|(class, ..)| silent & class.bit() != 0).map(|(_, _, token)| token).collect()
+    }
+
+    /// Threads whose call takes longer than a tier may keep silent, whether the tier answers others or not.
+    pub fn held_up_threads(&self) -> Vec<usize> {
+        let (now_ms, limit_ms) = (self.now_ms.load(Ordering::Relaxed), self.limit_ms.load(Ordering::Relaxed));
+        let is_held_up = |class: CallClass, began| now_ms.saturating_sub(began) >= class.limit(limit_ms);
+        let calls = self.calls_under_way().filter(|_| limit_ms > 0);
+        calls.filter(|(class, began, _)| is_held_up(*class, *began)).map(|(_, _, token)| token).collect()
     }
 
     /// Whether anything that was begun a moment ago or earlier has not come back, and nothing else has: then a thread that
@@ -539,11 +567,20 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs `body` while a call of a kind hangs.
+    /// Runs `body` while a call of a kind hangs, and so does the tier.
     fn while_hanging(kind: OperationKind, call: impl Fn(&WatchedTier) + Sync, body: impl FnOnce(&WatchedTier)) {
+        while_stuck(kind, call, FaultyTier::hang, body);
+    }
+
+    fn while_stuck(
+        kind: OperationKind,
+        call: impl Fn(&WatchedTier) + Sync,
+        begin: fn(&FaultyTier, &[OperationKind]),
+        body: impl FnOnce(&WatchedTier),
+    ) {
         let faulty = Arc::new(FaultyTier::new(Arc::new(MemoryTier::new("t", 1 << 20))));
         let tier = WatchedTier::new(faulty.clone(), 100 * SECOND);
-        faulty.hang(&[kind]);
+        begin(&faulty, &[kind]);
         std::thread::scope(|scope| {
             scope.spawn(|| call(&tier));
             while faulty.hanging_calls() == 0 {
@@ -552,21 +589,24 @@ mod tests {
             body(&tier);
             faulty.release();
         });
-        assert_eq!(tier.look(10_000 * SECOND, 1000), Change::AnswersAgain);
-        assert!(tier.stuck_threads().is_empty());
+        tier.look(10_000 * SECOND, 1000);
+        assert!(!tier.is_silent() && tier.stuck_threads().is_empty());
     }
 
     fn list(tier: &WatchedTier) {
         tier.list(Bucket(0)).expect("listed");
     }
 
+    /// Looks once a second from one moment on; returns the moment at which the tier fell silent.
+    fn silent_at(tier: &WatchedTier, from: u32, limit_ms: u64) -> Option<u32> {
+        (from..from + 20).find(|moment| matches!(tier.look(*moment * SECOND, limit_ms), Change::FellSilent(_)))
+    }
+
     #[test]
     fn a_call_is_never_taken_for_older_than_it_is() {
         while_hanging(OperationKind::List, list, |tier| {
             // There was no look for a long time.
-            assert_eq!(tier.look(5000 * SECOND, 1000), Change::None);
-            assert!(!tier.is_silent());
-            assert!(matches!(tier.look(5001 * SECOND, 1000), Change::FellSilent(_)));
+            assert_eq!(silent_at(tier, 5000, 4000), Some(5004));
         });
     }
 
@@ -575,12 +615,9 @@ mod tests {
         while_hanging(OperationKind::List, list, |tier| {
             for moment in 101..200 {
                 tier.space().expect("another call of the class comes back");
-                assert_eq!(tier.look(moment * SECOND, 2000), Change::None);
+                assert_eq!(tier.look(moment * SECOND, 4000), Change::None);
             }
-            for moment in 200..202 {
-                tier.look(moment * SECOND, 2000);
-            }
-            assert!(tier.is_silent());
+            assert_eq!(silent_at(tier, 200, 4000), Some(202), "the last one came back at the look at 198");
             assert_eq!(tier.space(), Err(TierError::NotAnswering));
             assert_eq!(tier.stuck_threads().len(), 1);
         });
@@ -590,13 +627,47 @@ mod tests {
     fn syncs_have_more_time_and_keep_nobody_from_reading() {
         let sync = |tier: &WatchedTier| tier.sync_all().expect("synced");
         while_hanging(OperationKind::SyncAll, sync, |tier| {
-            for moment in [101, 106] {
-                assert_eq!(tier.look(moment * SECOND, 1000), Change::None);
-            }
-            assert!(matches!(tier.look(107 * SECOND, 1000), Change::FellSilent(_)));
+            assert_eq!(silent_at(tier, 101, 2000), Some(113));
             tier.space().expect("reads go on");
             assert_eq!(tier.sync_all(), Err(TierError::NotAnswering));
             assert!(tier.refuses_syncs());
+        });
+    }
+
+    #[test]
+    fn a_call_that_hangs_in_a_tier_which_works_makes_no_silence() {
+        while_stuck(OperationKind::List, list, FaultyTier::hold, |tier| {
+            for moment in 101..200 {
+                assert_eq!(tier.look(moment * SECOND, 4000), Change::None);
+                // The attempt of this look, if any.
+                while tier.prober.is_under_way() {
+                    std::thread::yield_now();
+                }
+            }
+            tier.space().expect("it answers");
+            assert_eq!((tier.stuck_threads().len(), tier.held_up_threads().len()), (0, 1));
+        });
+    }
+
+    #[test]
+    fn an_attempt_that_shows_nothing_leaves_it_to_the_calls() {
+        let faulty = Arc::new(FaultyTier::new(Arc::new(MemoryTier::new("t", 1 << 20))));
+        faulty.fail_always(OperationKind::Write, TierError::ReadOnly);
+        let tier = WatchedTier::new(faulty.clone(), 100 * SECOND);
+        faulty.hold(&[OperationKind::List]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| list(&tier));
+            while faulty.hanging_calls() == 0 {
+                std::thread::yield_now();
+            }
+            for moment in 101..104 {
+                assert_eq!(tier.look(moment * SECOND, 4000), Change::None);
+                while tier.prober.is_under_way() {
+                    std::thread::yield_now();
+                }
+            }
+            assert!(silent_at(&tier, 104, 4000).is_some());
+            faulty.release();
         });
     }
 

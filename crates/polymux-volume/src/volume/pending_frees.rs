@@ -7,12 +7,10 @@
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
-use polymux_records::store::{DisownedKind, DisownedRecord};
-use polymux_tier::{ObjectRef, TierError};
 use polymux_types::{ObjectId, TierId};
 
 use super::Volume;
-use crate::space::{PendingFree, Scope, TierHandle, TierRound};
+use crate::space::{PATIENCE, PendingFree, Scope, TierHandle, TierRound};
 use crate::transaction::Transaction;
 
 /// Outcome of carrying out some records.
@@ -119,10 +117,10 @@ impl Volume {
 
     /// Touches the tier, syncs it, and removes the records. Records that the tier refuses go back into the queue.
     fn carry_out(&self, handle: &TierHandle, frees: &[PendingFree]) -> Result<Round> {
-        let (mut done, mut refused) = (Vec::new(), None);
+        let (mut done, mut refused, mut patience) = (Vec::new(), None, PATIENCE);
         for free in frees {
             let record = &free.record;
-            match handle.run(|tier| free_bytes(tier, record)) {
+            match handle.free_bytes(record, &mut patience) {
                 Ok(()) => {
                     self.disowned.note_freed(free);
                     done.push(*free);
@@ -166,25 +164,4 @@ impl Volume {
 /// Whether a writer may begin a round on a tier.
 fn may_begin_round(tier: &TierHandle) -> bool {
     !tier.is_slow() && !tier.is_failing()
-}
-
-fn free_bytes(tier: &dyn polymux_tier::Tier, record: &DisownedRecord) -> std::result::Result<(), TierError> {
-    let object = ObjectRef::new(record.object, record.bucket);
-    let outcome = match record.kind {
-        DisownedKind::Object => tier.remove(object),
-        DisownedKind::Tail => tier
-            .stat(object)
-            .and_then(|stat| if stat.size > record.start { tier.truncate(object, record.start) } else { Ok(()) }),
-        // Written by mistake by a former version.
-        DisownedKind::Range { end } if end <= record.start => Ok(()),
-        DisownedKind::Range { end } => match tier.punch(object, record.start, end - record.start) {
-            // Without holes the bytes stay; they have no owner, and a new owner of the range writes it whole.
-            Err(TierError::Unsupported(_)) => Ok(()),
-            other => other,
-        },
-    };
-    match outcome {
-        Err(TierError::NotFound(_)) => Ok(()),
-        other => other,
-    }
 }

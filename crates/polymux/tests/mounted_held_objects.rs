@@ -1,0 +1,284 @@
+//! Programs that hold the lock of an object for ever, by a write past the mount from memory that never answers, and what that does to
+//! everybody else (docs/design/0050).
+
+#[path = "leases/asking.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod asking;
+mod mounted;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use asking::{granted, has_leases_for_changing_files, migrate, wait_until};
+use mounted::native::text;
+use mounted::users::as_user;
+use mounted::{Plan, Random, TestVolume, is_root, skip};
+use polymux_lease::message::Granted;
+use polymux_transport::{FlatDirectory, FlatFiles, Reply, Served, Wishes};
+
+const LENGTH: usize = 1 << 20;
+const BLOCK: usize = 4096;
+
+/// A file system with one file that is never read to the end: whoever has it in memory waits there.
+struct SilentMemory {
+    mountpoint: tempfile::TempDir,
+    unanswered: Arc<Mutex<Vec<Reply>>>,
+    served: Option<Served>,
+}
+
+struct NeverRead(Arc<Mutex<Vec<Reply>>>);
+
+impl FlatFiles for NeverRead {
+    fn names(&self) -> &[&'static str] {
+        &["memory"]
+    }
+
+    fn length(&self, _: usize) -> u64 {
+        LENGTH as u64
+    }
+
+    fn read(&self, _: usize, _: u64, _: usize, reply: Reply) {
+        self.0.lock().expect("no thread panicked").push(reply);
+    }
+
+    fn write(&self, _: usize, _: u64, _: &[u8], reply: Reply) {
+        reply.error(polymux_types::Errno::EROFS);
+    }
+
+    fn zero(&self, _: usize, _: u64, _: u64, reply: Reply) {
+        reply.error(polymux_types::Errno::EROFS);
+    }
+
+    fn sync(&self, _: usize, reply: Reply) {
+        reply.ok();
+    }
+}
+
+impl SilentMemory {
+    fn mount() -> Self {
+        let mountpoint = tempfile::tempdir().expect("a directory can be made");
+        let unanswered = Arc::default();
+        let server = FlatDirectory(NeverRead(Arc::clone(&unanswered)));
+        let served = Served::mount(server, mountpoint.path(), "polymux-silent", Wishes::default(), 2);
+        Self { mountpoint, unanswered, served: Some(served.expect("mounted")) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.mountpoint.path().join("memory")
+    }
+
+    /// Whether anybody waits for it.
+    fn is_waited_for(&self) -> bool {
+        !self.unanswered.lock().expect("no thread panicked").is_empty()
+    }
+}
+
+impl Drop for SilentMemory {
+    fn drop(&mut self) {
+        for reply in self.unanswered.lock().expect("no thread panicked").drain(..) {
+            reply.error(polymux_types::Errno::EIO);
+        }
+        let unmounted = self.served.take().map(Served::unmount);
+        assert!(matches!(unmounted, Some(Ok(())) | None), "{unmounted:?}");
+    }
+}
+
+/// Writes a block to each of the files from memory that never answers.
+const HOLDER: &str = "import mmap, os, sys, threading
+memory = open(sys.argv[1], 'rb')
+pages = mmap.mmap(memory.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+def hold(path):
+    os.pwrite(os.open(path, os.O_WRONLY), memoryview(pages)[:4096], 0)
+# A test that hangs fails instead.
+threading.Timer(40, lambda: os._exit(1)).start()
+threading.stack_size(65536)
+threads = [threading.Thread(target=hold, args=[path]) for path in sys.argv[2:]]
+[thread.start() for thread in threads]
+print('ready', flush=True)
+";
+
+/// A process that holds the locks of objects; killed when it is dropped.
+struct Holder(Child);
+
+impl Holder {
+    /// Of objects that this process has descriptors of.
+    fn of<'a>(objects: impl IntoIterator<Item = &'a OwnedFd>, memory: &SilentMemory) -> Self {
+        let path = |object: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), object.as_raw_fd());
+        let mut command = Command::new("python3");
+        command.args(["-c", HOLDER, text(&memory.path())]).args(objects.into_iter().map(path)).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python3 starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it has one")).read_line(&mut line).expect("it answers");
+        assert_eq!(line, "ready\n");
+        wait_until("it holds a lock", || memory.is_waited_for());
+        Self(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start() -> Option<TestVolume> {
+    if !has_leases_for_changing_files() {
+        return None;
+    }
+    let options = "leases = \"on\"\nio = \"passthrough\"\nmovers = 1\npromotion = \"polite\"\nhang_after = 1\n";
+    TestVolume::start_with_options(&Plan::anywhere(), options)
+}
+
+fn file_with_bytes(volume: &TestVolume, name: &str) -> PathBuf {
+    let path = volume.path().join(name);
+    let mut file = File::create(&path).expect("made");
+    file.write_all(&Random::new(1).bytes(LENGTH)).and_then(|()| file.sync_all()).expect("written");
+    path
+}
+
+/// The objects of a file, as a program that asked for a lease has them.
+fn objects(path: &Path) -> Granted {
+    let file = File::options().read(true).write(true).open(path).expect("opened");
+    granted(&file).1
+}
+
+/// What other users do meanwhile: each takes a moment at most.
+fn others_go_on(volume: &TestVolume, other: &File, duration: Duration) {
+    let began = Instant::now();
+    let mut round = 0;
+    while began.elapsed() < duration {
+        let asked = Instant::now();
+        other.write_all_at(&[7; BLOCK], 0).and_then(|()| other.sync_all()).expect("another file is written");
+        let new = volume.path().join(format!("new-{round}"));
+        fs::write(&new, [round; BLOCK]).and_then(|()| fs::remove_file(&new)).expect("a file is made and removed");
+        assert!(asked.elapsed() < Duration::from_secs(2), "took {:?}", asked.elapsed());
+        std::thread::sleep(Duration::from_millis(500));
+        round += 1;
+    }
+}
+
+#[test]
+fn a_held_object_keeps_nobody_from_other_files_of_its_tier() {
+    let Some(volume) = start() else { return };
+    let memory = SilentMemory::mount();
+    let [path, removed] = ["held", "removed"].map(|name| file_with_bytes(&volume, name));
+    let other = File::options().read(true).write(true).open(file_with_bytes(&volume, "other")).expect("opened");
+    let large = volume.path().join("large");
+    fs::write(&large, Random::new(2).bytes(64 * LENGTH)).expect("written");
+    File::open(&large).and_then(|file| file.sync_all()).expect("synced");
+    let held: Vec<_> = [&path, &removed].into_iter().flat_map(|path| objects(path).objects).collect();
+    let holder = Holder::of(&held, &memory);
+    std::thread::sleep(Duration::from_millis(500));
+    let free_bytes = || {
+        let tier = rustix::fs::statvfs(volume.tier("fast")).expect("looked at");
+        tier.f_bfree * tier.f_frsize
+    };
+    let before = free_bytes();
+    for path in [&removed, &large] {
+        fs::remove_file(path).expect("removed");
+    }
+    // Waits for the lock.
+    let mut truncating = Command::new("truncate").args(["-s", "8192", text(&path)]).spawn().expect("started");
+    // Longer than a tier may keep silent.
+    others_go_on(&volume, &other, Duration::from_secs(6));
+    assert!(truncating.try_wait().expect("it is there").is_none(), "it waits");
+    assert!(free_bytes() > before + 32 * LENGTH as u64, "the space of a file that is not held is freed");
+    drop((holder, memory));
+    assert!(truncating.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_user_whose_requests_all_hang_keeps_no_other_user_from_the_mount() {
+    const USER: u32 = 4321;
+    /// More than the mount ever has threads.
+    const FILES: usize = 400;
+    let Some(volume) = start() else { return };
+    if !is_root() {
+        skip("acting as another user needs root");
+        return;
+    }
+    let memory = SilentMemory::mount();
+    let other = File::options().read(true).write(true).open(file_with_bytes(&volume, "other")).expect("opened");
+    let paths: Vec<_> = (0..FILES).map(|number| file_with_bytes(&volume, &format!("held-{number}"))).collect();
+    for path in &paths {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).expect("changed");
+    }
+    let objects: Vec<_> = paths.iter().flat_map(|path| objects(path).objects).collect();
+    let holder = Holder::of(&objects, &memory);
+    // All of its threads.
+    std::thread::sleep(Duration::from_secs(1));
+    let (begun, answered) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let cut = |path: &PathBuf| {
+        begun.fetch_add(1, Ordering::Relaxed);
+        File::options().write(true).open(path).and_then(|file| file.set_len(8192)).expect("cut");
+        answered.fetch_add(1, Ordering::Relaxed);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            as_user(USER, || {
+                std::thread::scope(|scope| {
+                    for path in &paths {
+                        scope.spawn(|| cut(path));
+                    }
+                });
+            });
+        });
+        wait_until("all are under way", || begun.load(Ordering::Relaxed) == FILES);
+        others_go_on(&volume, &other, Duration::from_secs(6));
+        let answered = answered.load(Ordering::Relaxed);
+        assert!(answered < FILES / 10, "{answered} of {FILES} did not hang");
+        drop((holder, memory));
+    });
+    assert_eq!(answered.load(Ordering::Relaxed), FILES);
+}
+
+#[test]
+fn held_objects_stop_neither_moves_of_other_files_nor_the_unmount() {
+    let Some(mut volume) = start() else { return };
+    let memory = SilentMemory::mount();
+    let held = [("a", "fast"), ("b", "slow"), ("c", "fast")].map(|(name, tier)| {
+        let path = file_with_bytes(&volume, name);
+        migrate(&volume, &path, tier, "0-1MiB");
+        path
+    });
+    let other = file_with_bytes(&volume, "other");
+    let objects: Vec<_> = held.iter().flat_map(|path| objects(path).objects).collect();
+    let holder = Holder::of(&objects, &memory);
+    // All of its threads.
+    std::thread::sleep(Duration::from_millis(500));
+    let begin = |(path, tier): (&PathBuf, &str)| {
+        volume.begin(&["migrate", text(path), "--to", tier, "--wait"].map(str::to_owned))
+    };
+    let mut moving: Vec<_> = held.iter().zip(["slow", "fast", "slow"]).map(begin).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    for tier in ["slow", "fast", "slow"] {
+        let began = Instant::now();
+        migrate(&volume, &other, tier, "0-1MiB");
+        assert!(began.elapsed() < Duration::from_secs(8), "took {:?}", began.elapsed());
+    }
+    for process in &mut moving {
+        process.kill().and_then(|()| process.wait()).expect("ended");
+    }
+    let mut unmounting = volume.begin(&["umount".to_owned(), text(volume.path()).to_owned()]);
+    let began = Instant::now();
+    while !volume.log().contains("`tested` is unmounted") {
+        assert!(began.elapsed() < Duration::from_secs(20), "not unmounted: {}", volume.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The process cannot end before its threads do, and keeps the volume until then.
+    drop((holder, memory));
+    assert!(unmounting.wait().expect("it ends").success());
+    volume.wait_for_end();
+    volume.mount();
+    for path in held.iter().chain([&other]) {
+        assert_eq!(fs::read(path).expect("read"), Random::new(1).bytes(LENGTH), "{}", path.display());
+    }
+}
