@@ -266,7 +266,7 @@ bench-store:
 # memory that a program shares with the daemon.
 .PHONY: test-leases
 test-leases:
-	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_leases_kill --test mounted_lease_writes_kill --test mounted_preload -- --nocapture
+	POLYMUX_HEAVY=1 $(CARGO) test --locked -p polymux --test mounted_leases_kill --test mounted_lease_writes_kill --test mounted_preload --test mounted_pjdfstest -- --nocapture
 
 # Thousands of schedules of the model checker shuttle: log, group flush and memtable switch; and the mover beside writers,
 # readers, appends, truncation, fsync and unlink; and readers of other processes. Takes some minutes.

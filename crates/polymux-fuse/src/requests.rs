@@ -7,7 +7,7 @@
 //! * An inode behind which [`CROWD`] requests hang already takes no more: they are answered with `EIO` at once. A program that tries
 //!   again and again would otherwise take one thread after the other, until no thread serves the mount.
 //! * A user has at most so many threads that hang ([`share_of`]): further requests that would wait are put off, and go on as those come back. So a
-//!   user whose own files hang, be it on purpose, takes the mount from nobody else.
+//!   user whose own files hang, be it on purpose, takes the mount from no other.
 //! * Noting a request costs a few stores to memory that no other thread uses at the moment, and no look at a clock.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -25,7 +25,6 @@ use polymux_types::sync::Mutex;
 use polymux_types::{Errno, Ino, Timestamp};
 
 use crate::inode::{FileState, Inode, LateFile, LateStamps, StampWalks, WalkBelow, reference_of};
-use crate::space::PATIENCE;
 use crate::volume::Volume;
 
 /// Files described, or looked at, in a step,
@@ -41,6 +40,8 @@ const FILES_AT_UNMOUNT: usize = 16_384;
 const MARK_LAG_SECONDS: i64 = 120;
 /// A mark is written when it would move by so much.
 const MARK_STEP_SECONDS: i64 = 60;
+/// How long a step waits for objects that programs have open.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Time after which objects that could not be described are tried again.
 const RETRY_MS: u64 = 600_000;
 

@@ -26,7 +26,7 @@ use polymux_transport::{FlatDirectory, FlatFiles, Reply, Served, Wishes};
 const LENGTH: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// A file system with one file that is never read to the end: whoever has it in memory waits there.
+/// A file system with one file that is never read to the end: a program that has it in memory waits there.
 struct SilentMemory {
     mountpoint: tempfile::TempDir,
     unanswered: Arc<Mutex<Vec<Reply>>>,

@@ -1,20 +1,23 @@
 //! The conformance suite pjdfstest on a volume of ext4 and XFS, and in the same run on native XFS: Polymux fails
 //! nothing that native XFS does not fail too.
 
+#[path = "preload/libraries.rs"]
+mod libraries;
 mod mounted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use libraries::{install_libraries, lower_limit};
 use mounted::environment::have_loop_devices;
 use mounted::native::NativeMount;
 use mounted::tool::tool;
 use mounted::volume::Ground;
-use mounted::{FileSystemKind, Plan, TestVolume, one_at_a_time, run_within, skip};
+use mounted::{FileSystemKind, Plan, TestVolume, is_heavy, one_at_a_time, run_within, skip};
 
 const VERSION: &str = "0.2.2";
 
@@ -40,9 +43,18 @@ const REMOUNT: &str = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec mount
 /// How a test ended, by its name.
 type Outcomes = BTreeMap<String, String>;
 
-fn run_suite(program: &Path, config: &Path, directory: &Path, secondary: &Path) -> (Outcomes, String) {
+fn run_suite(
+    program: &Path,
+    config: &Path,
+    directory: &Path,
+    secondary: &Path,
+    preloaded: Option<&Path>,
+) -> (Outcomes, String) {
     fs::create_dir(directory).unwrap();
     let mut command = Command::new(program);
+    if let Some(preloaded) = preloaded {
+        command.env("LD_PRELOAD", preloaded);
+    }
     command.arg("-c").arg(config).arg("-p").arg(directory).arg("-s").arg(secondary).env("NO_COLOR", "1");
     let programs = config.parent().expect("the configuration lies in a directory");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -74,15 +86,15 @@ fn exclusions() -> BTreeSet<&'static str> {
     lines.map(|line| line.split_once(": ").expect("an exclusion has a reason").0).collect()
 }
 
-#[test]
-fn pjdfstest_fails_nowhere_that_native_xfs_does_not() {
+/// Runs the suite on native XFS, and on a volume with these options, there with the library that `preload` gives.
+fn assert_fails_nowhere_that_native_xfs_does_not(options: &str, preload: fn(&TestVolume) -> Option<PathBuf>) {
     let _turn = one_at_a_time();
     if !have_loop_devices() {
         return skip("the suite acts as several users on devices of its own, which needs root");
     }
     let program = tool("pjdfstest", VERSION);
     let plan = Plan { ground: Ground::LoopDevices { fast: 256, slow: 320 }, fast_capacity: None };
-    let Some(volume) = TestVolume::start(&plan) else { return };
+    let Some(volume) = TestVolume::start_with_options(&plan, options) else { return };
     let native = NativeMount::new(volume.outside(), "native", FileSystemKind::Xfs, 320);
     let other = NativeMount::new(volume.outside(), "other", FileSystemKind::Ext4, 64);
     let programs = volume.outside().join("programs");
@@ -92,8 +104,10 @@ fn pjdfstest_fails_nowhere_that_native_xfs_does_not() {
     fs::write(programs.join("mount"), REMOUNT).unwrap();
     fs::set_permissions(programs.join("mount"), PermissionsExt::from_mode(0o755)).unwrap();
 
-    let (on_native, _) = run_suite(&program, &config, &native.path().join("suite"), other.path());
-    let (on_volume, text) = run_suite(&program, &config, &volume.path().join("suite"), other.path());
+    let preloaded = preload(&volume);
+    let (on_native, _) = run_suite(&program, &config, &native.path().join("suite"), other.path(), None);
+    let (on_volume, text) =
+        run_suite(&program, &config, &volume.path().join("suite"), other.path(), preloaded.as_deref());
     assert!(on_native.len() > 300, "the suite did not run on native XFS: {} results", on_native.len());
     let ran = |outcomes: &Outcomes| outcomes.values().filter(|ending| *ending != "skipped").count();
     println!("{} ran on the volume, {} on native XFS", ran(&on_volume), ran(&on_native));
@@ -107,4 +121,22 @@ fn pjdfstest_fails_nowhere_that_native_xfs_does_not() {
         .filter(|name| !native_failures.contains(name) && !excluded.contains(name))
         .collect();
     assert!(worse.is_empty(), "fail on the volume and not on native XFS: {worse:#?}\n{text}");
+}
+
+#[test]
+fn pjdfstest_fails_nowhere_that_native_xfs_does_not() {
+    assert_fails_nowhere_that_native_xfs_does_not("", |_| None);
+}
+
+#[test]
+fn pjdfstest_fails_nowhere_under_the_library_that_native_xfs_does_not() {
+    if !is_heavy() {
+        eprintln!("skipped: the suite under the library runs in `make test-leases`");
+        return;
+    }
+    let options = "leases = \"on\"\nio = \"passthrough\"";
+    assert_fails_nowhere_that_native_xfs_does_not(options, |volume| {
+        lower_limit();
+        Some(install_libraries(&volume.outside().join("libraries")))
+    });
 }

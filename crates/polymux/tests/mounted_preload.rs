@@ -11,10 +11,13 @@ mod scripts;
 #[path = "preload/stage.rs"]
 mod stage;
 
+use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mounted::native::text;
+use mounted::tool::tool;
 use mounted::{is_heavy, run_within};
 use scripts::{PYTHON, PYTHON_PRELUDE, SHELL};
 use stage::{Stage, has_direct_reads, has_direct_writes, in_path};
@@ -22,6 +25,7 @@ use stage::{Stage, has_direct_reads, has_direct_writes, in_path};
 const CASES: [&str; 6] =
     ["cases.c", "cases_descriptors.c", "cases_processes.c", "cases_contents.c", "cases_threads.c", "cases_writes.c"];
 const DEADLINE: Duration = Duration::from_secs(60);
+const FSX_VERSION: &str = "0.3.2";
 
 fn has_direct_calls(list: &str, report: &str) -> bool {
     if list == "writes" { has_direct_writes(report) } else { has_direct_reads(report) }
@@ -159,4 +163,79 @@ fn a_process_that_reads_nothing_of_a_volume_has_nothing_of_it() {
     let with = run_within(command.args(["-c", script]).env("LD_PRELOAD", stage.preloaded()), DEADLINE);
     assert_eq!((with.stdout.as_str(), with.stderr.as_str()), (without.stdout.as_str(), ""));
     assert!(with.stdout.starts_with("False"), "{}", with.stdout);
+}
+
+/// Operations of fsx without those that use pages of the kernel, which end leases.
+const WITHOUT_PAGES: &str = "
+flen = 4194304
+[opsize]
+max = 131072
+[weights]
+close_open = 1
+read = 600
+write = 600
+truncate = 1
+fsync = 10
+fdatasync = 10
+punch_hole = 1
+";
+/// All that it knows.
+const WITH_PAGES: &str = "
+flen = 4194304
+[opsize]
+max = 131072
+[weights]
+close_open = 1
+read = 20
+write = 20
+mapread = 1
+mapwrite = 1
+invalidate = 1
+truncate = 1
+fsync = 1
+fdatasync = 1
+posix_fallocate = 1
+punch_hole = 1
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1
+";
+
+/// fsx on a file half of which is moved back and forth meanwhile.
+#[test]
+fn fsx_finds_no_difference_under_the_library() {
+    let Some(stage) = Stage::start_for_changes() else { return };
+    let operations = if is_heavy() { "200000" } else { "10000" };
+    for (name, config) in [("without", WITHOUT_PAGES), ("with", WITH_PAGES)] {
+        let (path, config_path) = (stage.mounted().join(name), stage.volume.outside().join(format!("{name}.toml")));
+        fs::write(&config_path, config).expect("written");
+        let is_over = AtomicBool::new(false);
+        let report = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for tier in ["slow", "fast"].into_iter().cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    // A cut that comes meanwhile stops a move.
+                    stage.volume.polymux(["migrate", text(&path), "--to", tier, "--range", "0-2MiB", "--wait"]);
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+            });
+            let _over = asking::Over(&is_over);
+            let arguments = [
+                "-q",
+                "-N",
+                operations,
+                "-S",
+                "1",
+                "-f",
+                text(&config_path),
+                "-P",
+                text(stage.volume.outside()),
+                text(&path),
+            ];
+            let (finished, report) = stage.run_past_the_mount(&tool("fsx", FSX_VERSION), &arguments);
+            assert!(finished.is_success(), "{name}: {}", finished.text());
+            report
+        });
+        // Pages end leases, sooner or later.
+        assert!(name == "with" || has_direct_writes(&report), "{report}");
+    }
 }
