@@ -96,13 +96,6 @@ impl Service for Adapter {
         self.note_use();
         self.forget_inode(Ino(node), count);
     }
-
-    /// Never that of a release, for which others may wait.
-    fn puts_off(&self, request: &Request<'_>) -> bool {
-        use Operation as Op;
-        let is_release = matches!(request.operation, Op::Release { .. } | Op::ReleaseDirectory { .. });
-        !is_release && self.requests.puts_off(request.header.uid)
-    }
 }
 
 impl Adapter {
@@ -244,7 +237,7 @@ impl Adapter {
         answer: impl FnOnce(Reply, T),
         undo: impl FnOnce(T),
     ) -> Option<Reply> {
-        let debt = self.requests.begin(header, reply)?;
+        let debt = self.requests.begin(header.node, reply)?;
         let outcome = work();
         match (debt.take(), outcome) {
             (Some(reply), Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
@@ -417,7 +410,7 @@ impl Adapter {
     }
 
     fn read(&self, header: &Header, place: Place, wanted: Wanted, reply: Reply, wait: Wait) -> Option<Reply> {
-        let debt = self.requests.begin(header, reply)?;
+        let debt = self.requests.begin(header.node, reply)?;
         self.read_file(header, place, wanted, wait, |outcome| {
             match (debt.take()?, outcome) {
                 (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),
@@ -430,7 +423,7 @@ impl Adapter {
 
     /// Carried out in any case, here or by a thread that may wait: the kernel does not ask again.
     fn release(&self, header: &Header, handle: u64, reply: Reply, wait: Wait) -> Option<Reply> {
-        let debt = self.requests.begin_always(header, reply);
+        let debt = self.requests.begin_always(header.node, reply);
         let outcome = self.release_file(ino(header), handle, wait);
         match (debt.take()?, outcome) {
             (reply, Err(Errno::EAGAIN)) if wait == Wait::Never => return Some(reply),

@@ -6,26 +6,19 @@
 //!   is about the same inode as such a request, behind which it waits. The late result of the thread is undone.
 //! * An inode behind which [`CROWD`] requests hang already takes no more: they are answered with `EIO` at once. A program that tries
 //!   again and again would otherwise take one thread after the other, until no thread serves the mount.
-//! * A user has at most so many threads that hang ([`share_of`]): further requests that would wait are put off, and go on as those come back. So a
-//!   user whose own files hang, be it on purpose, takes the mount from no other.
 //! * Noting a request costs a few stores to memory that no other thread uses at the moment, and no look at a clock.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polymux_transport::Reply;
-use polymux_transport::wire::Header;
 use polymux_types::{Errno, InFlight, InFlightSlot, InFlightTable};
 
 /// Requests that can be noted at once; more are served all the same, and wait for their tier however long it takes.
 const SLOTS: usize = 1024;
 /// A request that takes longer than this may be stuck.
 pub(crate) const STALLED_MS: u64 = 100;
-
-/// Most threads that are added to those of the mount.
-pub(crate) const SPARE_MAX: usize = 256;
 
 /// Requests that may hang behind one inode.
 const CROWD: usize = 3;
@@ -34,18 +27,10 @@ const CROWD: usize = 3;
 #[derive(Default)]
 struct Request {
     ino: AtomicU64,
-    user: AtomicU32,
     owed: Mutex<Option<Reply>>,
 }
 
 type Slot = InFlightSlot<Request>;
-
-/// How many of these requests each user has. The user of one is stored a moment after its slot was taken.
-fn per_user<'a>(requests: impl Iterator<Item = (&'a Slot, NonZeroU64)>) -> BTreeMap<u32, usize> {
-    let mut counts = BTreeMap::new();
-    requests.for_each(|(slot, _)| *counts.entry(slot.item.user.load(Ordering::Relaxed)).or_default() += 1);
-    counts
-}
 
 /// All requests under way on one mount.
 pub(crate) struct Requests {
@@ -57,19 +42,6 @@ pub(crate) struct Requests {
     /// Inodes that take no more requests, and whether there are any.
     crowded: Mutex<Vec<u64>>,
     has_crowds: AtomicBool,
-    /// Users whose requests are put off, and whether there are any.
-    put_off: Mutex<BTreeSet<u32>>,
-    puts_off: AtomicBool,
-}
-
-/// Most threads that one user may hold up: no device has use for more requests at a time.
-const SHARE_MAX: usize = 64;
-/// In any case, also where other users hold up all others.
-const SHARE_MIN: usize = 4;
-
-/// Threads that a user may hold up while others hold up so many: half of what they leave.
-fn share_of(held_by_others: usize) -> usize {
-    (SPARE_MAX.saturating_sub(held_by_others) / 2).clamp(SHARE_MIN, SHARE_MAX)
 }
 
 /// A request that is being served. Its slot is free again when this is dropped.
@@ -112,52 +84,24 @@ impl Requests {
             rested_until_ms: AtomicU64::new(0),
             crowded: Mutex::new(Vec::new()),
             has_crowds: AtomicBool::new(false),
-            put_off: Mutex::default(),
-            puts_off: AtomicBool::new(false),
         }
-    }
-
-    /// Whether a request of this user that would wait is put off.
-    pub(crate) fn puts_off(&self, user: u32) -> bool {
-        self.puts_off.load(Ordering::Relaxed) && lock(&self.put_off).contains(&user)
-    }
-
-    /// Whether any are.
-    pub(crate) fn puts_off_any(&self) -> bool {
-        self.puts_off.load(Ordering::Relaxed)
-    }
-
-    /// Notes whose requests are put off from now on. Returns, of these users whose requests wait, how many may go on now.
-    pub(crate) fn divide(&self, waiting: &BTreeSet<u32>, now_ms: u64) -> Vec<(u32, usize)> {
-        let (stalled, under_way) = (per_user(self.stalled(now_ms)), per_user(self.under_way.taken()));
-        let all: usize = stalled.values().sum();
-        let count = |counts: &BTreeMap<u32, usize>, user: &u32| counts.get(user).copied().unwrap_or(0);
-        let share = |user: &u32| share_of(all - count(&stalled, user));
-        let over: BTreeSet<u32> =
-            stalled.iter().filter(|(user, held)| **held >= share(user)).map(|(user, _)| *user).collect();
-        self.puts_off.store(!over.is_empty(), Ordering::Relaxed);
-        *lock(&self.put_off) = over;
-        let room = |user: &u32| share(user).saturating_sub(count(&under_way, user));
-        waiting.iter().map(|user| (*user, room(user))).filter(|(_, room)| *room > 0).collect()
     }
 
     /// Notes a request about an inode on the calling thread; `None` where it was answered, because too many hang behind that
     /// inode.
-    pub(crate) fn begin(&self, header: &Header, reply: Reply) -> Option<Debt<'_>> {
-        let ino = header.node;
+    pub(crate) fn begin(&self, ino: u64, reply: Reply) -> Option<Debt<'_>> {
         if self.has_crowds.load(Ordering::Relaxed) && lock(&self.crowded).contains(&ino) {
             reply.error(Errno::EIO);
             return None;
         }
-        Some(self.begin_always(header, reply))
+        Some(self.begin_always(ino, reply))
     }
 
     /// As [`Self::begin`], for a request that must be carried out in any case.
-    pub(crate) fn begin_always(&self, header: &Header, reply: Reply) -> Debt<'_> {
+    pub(crate) fn begin_always(&self, ino: u64, reply: Reply) -> Debt<'_> {
         let began = NonZeroU64::MIN.saturating_add(self.now_ms.load(Ordering::Relaxed));
         let Some(slot) = self.under_way.take(began) else { return Debt { slot: None, own: Some(reply) } };
-        slot.item.ino.store(header.node, Ordering::Relaxed);
-        slot.item.user.store(header.uid, Ordering::Relaxed);
+        slot.item.ino.store(ino, Ordering::Relaxed);
         *lock(&slot.item.owed) = Some(reply);
         Debt { slot: Some(slot), own: None }
     }

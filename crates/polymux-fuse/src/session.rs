@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polymux_fs::FileSystem;
 use polymux_transport::wire::Capabilities;
@@ -35,6 +35,9 @@ const PAGES_FORGOTTEN_AFTER_WRITING: (u32, u32) = (7, 44);
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a wait for the end of a thread checks whether to give up while the volume is idle: a volume with a thread that hangs is not.
 const RESTING_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the end of a thread is waited for while programs hold objects.
+const HELD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mounted volume that is served once [`Session::wait`] runs; requests made before wait for it. Dropped without
 /// that, it is unmounted.
@@ -213,7 +216,6 @@ impl Session {
         self.adapter.pending.end();
         outcome = outcome.and(self.end_of_all(pending.into_iter().collect()));
         must_end.store(true, Ordering::Release);
-        self.connection.end_put_off();
         // The watcher of a volume that rests sleeps for long.
         self.adapter.fs.forbid_rest();
         let spare = watcher.join().map_err(|_| io::Error::other("the watcher of the FUSE transport panicked"))?;
@@ -271,14 +273,14 @@ fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> 
         let _ = sender.send(outcome);
     });
     drop(waiting?);
+    let began = Instant::now();
     loop {
         match receiver.recv_timeout(if adapter.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL }) {
             Ok(outcome) => return outcome,
             Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the FUSE transport ended")),
             Err(RecvTimeoutError::Timeout) => {
-                let is_stuck =
-                    || !adapter.fs.tiers_not_answering().is_empty() || !adapter.fs.held_up_threads().is_empty();
-                if device.is_closed() && is_stuck() {
+                let is_held_up = || began.elapsed() > HELD_PATIENCE && !adapter.fs.held_up_threads().is_empty();
+                if device.is_closed() && (!adapter.fs.tiers_not_answering().is_empty() || is_held_up()) {
                     log::warn!("threads that serve requests and are stuck in a tier are left behind");
                     return Ok(());
                 }

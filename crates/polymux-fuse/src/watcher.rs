@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use polymux_transport::{Connection, Worker};
 
 use crate::adapter::Adapter;
-use crate::requests::SPARE_MAX;
 
+/// Most threads that are added to those of the mount.
+const SPARE_MAX: usize = 256;
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Threads that are added beyond those that are needed now, because those that hang come in crowds.
@@ -58,8 +59,7 @@ impl Watcher {
                     }
                 }
             }
-            self.divide(now_ms, stalled);
-            rested = if self.adapter.requests.any_under_way() || !self.connection.users_put_off().is_empty() {
+            rested = if self.adapter.requests.any_under_way() {
                 thread::sleep(LOOK_INTERVAL);
                 false
             } else {
@@ -67,19 +67,6 @@ impl Watcher {
             };
         }
         spare
-    }
-
-    /// Sees to it that no user holds up too many threads.
-    fn divide(&self, now_ms: u64, stalled: usize) {
-        let waiting = self.connection.users_put_off();
-        if stalled == 0 && waiting.is_empty() && !self.adapter.requests.puts_off_any() {
-            return;
-        }
-        for (user, count) in self.adapter.requests.divide(&waiting, now_ms) {
-            if let Err(error) = self.connection.resume(user, count) {
-                log::error!("no thread for a request that was put off: {error}");
-            }
-        }
     }
 
     fn fail_stuck(&self, now_ms: u64) {

@@ -3,6 +3,7 @@
 //! Invariant: `move_step` either carries a batch out, or leaves every job where it is or parked; so a thread that
 //! calls it again and again while there is nothing to do costs a look at the queue.
 
+use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -53,10 +54,11 @@ impl Mover {
             GateState::Paused => false,
             GateState::Shut(_) => matches!(job.reason, MoveReason::User | MoveReason::Drain),
         };
-        // A program that holds an object stops the whole batch.
+        // A program that holds an object stops the whole batch, so such a file is the first and last one.
+        let first_is_held = OnceCell::new();
         let fits = |taken: &[Job], job: &Job| {
-            fits(taken, job)
-                && (taken.is_empty() || !self.may_be_held(job) && !taken.iter().any(|job| self.may_be_held(job)))
+            let Some(first) = taken.first() else { return true };
+            fits(taken, job) && !first_is_held.get_or_init(|| self.may_be_held(first)) && !self.may_be_held(job)
         };
         let (batch, parked) =
             self.moves.take_batch(may_begin, |job| self.target_of(job), |waits_for| self.event_count(waits_for), fits);
@@ -316,7 +318,9 @@ impl Mover {
             for handle in self.volume.tiers.all().iter() {
                 handle.look(self.volume.clock.elapsed(), u64::from(self.volume.options.hang_after_ms));
             }
-            let stuck = self.volume.tiers.all().iter().any(|tier| tier.holds_up_threads());
+            let silent = self.volume.tiers.all().iter().any(|tier| tier.is_silent());
+            let held_up: Vec<usize> = self.volume.tiers.all().iter().flat_map(|tier| tier.held_up_threads()).collect();
+            let stuck = silent || self.moves.movers().iter().all(|mover| held_up.contains(mover));
             if stuck && self.volume.clock.elapsed().saturating_sub(began) > STOP_PATIENCE {
                 // A move that hangs changes nothing any more: its commit would find the volume stopped.
                 return;

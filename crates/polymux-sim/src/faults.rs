@@ -58,6 +58,7 @@ pub(crate) struct Faults {
     /// How many are waiting for that to end.
     pub(crate) waiting: usize,
     pub(crate) vanished: bool,
+    pub(crate) programs_have_objects: bool,
     always: HashMap<OperationKind, TierError>,
     next: HashMap<OperationKind, (u64, TierError)>,
     /// Bytes that may still be taken.

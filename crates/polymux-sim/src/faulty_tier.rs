@@ -75,6 +75,11 @@ impl FaultyTier {
         self.faults.lock().hanging.extend(kinds);
     }
 
+    /// Whether programs have objects of this tier open from now on.
+    pub fn give_objects_to_programs(&self, given: bool) {
+        self.faults.lock().programs_have_objects = given;
+    }
+
     /// As [`FaultyTier::hang`], and the tier works: somebody holds the objects.
     pub fn hold(&self, kinds: &[OperationKind]) {
         self.faults.lock().held.extend(kinds);
@@ -303,6 +308,11 @@ impl Tier for FaultyTier {
         self.inner.remove_label()
     }
 
+    fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError> {
+        let is_given = self.faults.lock().programs_have_objects;
+        Ok(is_given || self.inner.may_be_open_elsewhere(object)?)
+    }
+
     fn probe(&self) -> Result<(), TierError> {
         let mut faults = self.faults.lock();
         while !faults.hanging.is_empty() {
@@ -315,6 +325,6 @@ impl Tier for FaultyTier {
     }
 
     polymux_tier::forward_to_tier!(inner:
-        capabilities, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere,
+        capabilities, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend,
         share_for_copy, open_for_program, copy_within_file_system, is_unsynced, measuring_ground, counters);
 }

@@ -23,7 +23,7 @@ use crate::connection::{Connection, Patience};
 use crate::device::Device;
 use crate::pace::{Lingering, Pace};
 use crate::planted_death::{Moment, may_die};
-use crate::pool::{ClosesPool, Job};
+use crate::pool::ClosesPool;
 use crate::processor_latency::EndsAwakeProcessors;
 use crate::reply::Reply;
 use crate::turns::{Backlog, EndsTurns, Seat};
@@ -129,10 +129,7 @@ fn serve(connection: &Arc<Connection>) -> io::Result<()> {
             let reply = Reply::to_device(&request.header, device.clone());
             let Some(reply) = connection.dispatch(&request, reply, Patience::AtOnce) else { return Ok(Served::AtOnce) };
             connection.call_next();
-            match connection.puts_off(&request) {
-                Some(user) => connection.put_off.add(user, Job::copy_of(bytes, reply)),
-                None => connection.serve(&request, reply),
-            }
+            connection.serve(&request, reply);
             Ok(Served::AfterWaiting)
         }
         Err(malformed) => refuse(device, bytes, malformed).map(|()| Served::AtOnce),

@@ -1,6 +1,5 @@
 //! A connection to the kernel, and the service and threads that serve it.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,6 @@ use crate::keeping::Keeping;
 use crate::negotiation::Agreement;
 use crate::pool::{self, Pool};
 use crate::processor_latency::{self, AwakeProcessors, Bursts, ProcessorLatency};
-use crate::put_off::PutOff;
 use crate::reply::Reply;
 use crate::turns::{Called, Turns};
 use crate::uring;
@@ -38,13 +36,6 @@ pub trait Service: Send + Sync + 'static {
 
     /// The kernel gives back so many references to an inode. There is no answer.
     fn forget(&self, node: u64, count: u64);
-
-    /// Whether a request that would wait is put off, because other requests of its user hold up as many threads as one user may. It is
-    /// carried out after [`Connection::resume`].
-    fn puts_off(&self, request: &Request<'_>) -> bool {
-        let _ = request;
-        false
-    }
 }
 
 /// State of a connection for reports; it changes while the connection is served.
@@ -95,7 +86,6 @@ pub struct Connection {
     pub(crate) keeping: Option<Keeping>,
     pub(crate) pool: Pool,
     pub(crate) turns: Turns,
-    pub(crate) put_off: PutOff,
     /// Threads that were started because all others were busy.
     grown: Mutex<Vec<Worker>>,
     has_rings: AtomicBool,
@@ -120,7 +110,6 @@ impl Connection {
             keeping: None,
             pool: Pool::default(),
             turns: Turns::default(),
-            put_off: PutOff::default(),
             grown: Mutex::default(),
             has_rings: AtomicBool::new(false),
             processor_latency: ProcessorLatency::default(),
@@ -219,33 +208,7 @@ impl Connection {
 
     /// Threads that were started while the connection was served, beside those of [`Connection::start_worker`]. They end with it.
     pub fn take_grown(&self) -> Vec<Worker> {
-        let mut grown = std::mem::take(&mut *self.grown.lock());
-        grown.extend(self.put_off.take_threads());
-        grown
-    }
-
-    /// The user of a request that is put off.
-    pub(crate) fn puts_off(&self, request: &Request<'_>) -> Option<u32> {
-        self.service.puts_off(request).then_some(request.header.uid)
-    }
-
-    /// Users some of whose requests were put off.
-    #[must_use]
-    pub fn users_put_off(&self) -> BTreeSet<u32> {
-        self.put_off.users()
-    }
-
-    /// Carries out up to `count` requests of a user that were put off, each on a thread of its own.
-    ///
-    /// # Errors
-    /// As [`std::thread::Builder::spawn`]; the request for which that failed is answered with `EIO`.
-    pub fn resume(self: &Arc<Self>, user: u32, count: usize) -> io::Result<()> {
-        self.put_off.resume(self, user, count)
-    }
-
-    /// Answers the requests that were put off. For a connection that the kernel has closed.
-    pub fn end_put_off(&self) {
-        self.put_off.end();
+        std::mem::take(&mut *self.grown.lock())
     }
 
     /// Sees to one request on a thread that may wait.

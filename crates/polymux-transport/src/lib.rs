@@ -26,7 +26,6 @@ mod planted_death;
 mod pool;
 mod processor_latency;
 mod processor_list;
-mod put_off;
 mod reply;
 mod served;
 mod turns;

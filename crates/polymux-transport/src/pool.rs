@@ -21,48 +21,22 @@ use crate::wire::{HEADER_LENGTH, Request};
 
 /// A request that is carried out by another thread than its worker.
 pub(crate) struct Job {
-    message: Message,
+    header: [u8; HEADER_LENGTH],
+    structure: Vec<u8>,
+    payload: Vec<u8>,
     reply: Reply,
-}
-
-/// A request as it came.
-enum Message {
-    /// From the device.
-    Whole(Vec<u8>),
-    /// Through a ring.
-    Parts { header: [u8; HEADER_LENGTH], structure: Vec<u8>, payload: Vec<u8> },
 }
 
 impl Job {
     pub(crate) fn copy(header: &[u8; HEADER_LENGTH], structure: &[u8], payload: &[u8], reply: Reply) -> Self {
-        let message = Message::Parts { header: *header, structure: structure.to_vec(), payload: payload.to_vec() };
-        Self { message, reply }
-    }
-
-    /// Of a request that came from the device.
-    pub(crate) fn copy_of(bytes: &[u8], reply: Reply) -> Self {
-        Self { message: Message::Whole(bytes.to_vec()), reply }
-    }
-
-    fn request<'a>(message: &'a Message, connection: &Connection) -> Request<'a> {
-        let form = connection.agreement.form();
-        let request = match message {
-            Message::Whole(bytes) => Request::parse(bytes, form),
-            Message::Parts { header, structure, payload } => Request::from_parts(header, structure, payload, form),
-        };
-        request.expect("it was read before it was handed over")
+        Self { header: *header, structure: structure.to_vec(), payload: payload.to_vec(), reply }
     }
 
     pub(crate) fn carry_out(self, connection: &Connection) {
-        connection.serve(&Self::request(&self.message, connection), self.reply);
-    }
-
-    /// As [`Job::carry_out`], unless the request has to wait for others of its user.
-    fn carry_out_in_turn(self, connection: &Connection) {
-        match connection.puts_off(&Self::request(&self.message, connection)) {
-            Some(user) => connection.put_off.add(user, self),
-            None => self.carry_out(connection),
-        }
+        let form = connection.agreement.form();
+        let request = Request::from_parts(&self.header, &self.structure, &self.payload, form);
+        let request = request.expect("it was read before it was handed over");
+        connection.serve(&request, self.reply);
     }
 }
 
@@ -138,7 +112,7 @@ pub(crate) fn start(connection: &Arc<Connection>) -> io::Result<Worker> {
     spawn_worker("fuse-pool", connection, |connection| {
         let woken = Arc::default();
         while let Some(job) = connection.pool.next(&woken) {
-            job.carry_out_in_turn(connection);
+            job.carry_out(connection);
         }
         Ok(())
     })

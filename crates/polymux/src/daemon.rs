@@ -13,6 +13,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, LeasePort, Mis
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
 use polymux_types::sync::RwLock;
+use polymux_types::thread_token;
 use rustix::mount::UnmountFlags;
 use rustix::process::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -50,8 +52,11 @@ use crate::tier_candidates;
 /// How long files may stay open after a signal before the daemon ends all the same.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the last of the work may hang in a tier that does not answer.
+/// How long the last of the work may hang in a tier that does not answer,
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+/// and in one call behind a program that holds an object.
+const HELD_DRAIN_PATIENCE: Duration = Duration::from_secs(60);
+const REASON_OF_HOLDING: &str = "programs hold objects of it, which could not be changed; it can be mounted again, and is recovered, once they let go";
 
 /// Receiver of the report that the volume is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +320,11 @@ impl Mounted {
         }
         if let Err(error) = drained {
             let silent = self.file_system.tiers_not_answering();
-            let reason = if silent.is_empty() { error.to_string() } else { reason_of_silence(&silent) };
+            let reason = match (silent.is_empty(), self.file_system.held_up_threads().is_empty()) {
+                (false, _) => reason_of_silence(&silent),
+                (true, false) => REASON_OF_HOLDING.to_owned(),
+                (true, true) => error.to_string(),
+            };
             self.lock.note_unclean(&reason);
             if !silent.is_empty() {
                 self.lock.release();
@@ -325,11 +334,15 @@ impl Mounted {
         ended
     }
 
-    /// Writes everything back. `None`: write-back is stuck in a tier that does not answer, for longer than `patience`.
+    /// Writes everything back. `None`: write-back is stuck for longer than `patience`, in a tier that does not answer or behind a program that holds
+    /// an object.
     fn drain_within(&self, patience: Duration) -> Option<polymux_fs::Result<()>> {
         let (sender, receiver) = mpsc::channel();
         let file_system = Arc::clone(&self.file_system);
+        let token = Arc::new(AtomicUsize::new(0));
+        let own_token = Arc::clone(&token);
         let spawned = thread::Builder::new().name("unmount".to_owned()).spawn(move || {
+            own_token.store(thread_token(), Ordering::Release);
             // The receiver is gone only when this was given up.
             let _ = sender.send(file_system.unmount());
         });
@@ -337,19 +350,24 @@ impl Mounted {
             log::warn!("no thread for the unmount: {error}");
             return Some(self.file_system.unmount());
         }
-        let mut silent_since: Option<Instant> = None;
+        let mut stuck_since: Option<Instant> = None;
         loop {
             match receiver.recv_timeout(Duration::from_millis(100)) {
                 Ok(outcome) => return Some(outcome),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) if self.file_system.tiers_not_answering().is_empty() => {
-                    silent_since = None;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    if silent_since.get_or_insert_with(Instant::now).elapsed() >= patience {
-                        return None;
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            // A slow disk completes each of its calls within the time of both.
+            let patience = if !self.file_system.tiers_not_answering().is_empty() {
+                patience
+            } else if self.file_system.held_up_threads().contains(&token.load(Ordering::Acquire)) {
+                HELD_DRAIN_PATIENCE
+            } else {
+                stuck_since = None;
+                continue;
+            };
+            if stuck_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                return None;
             }
         }
     }
@@ -357,11 +375,15 @@ impl Mounted {
     /// Ends the process although a thread of it is stuck in a tier. Synced data is durable, as after a crash. The lock of
     /// the volume is let go by hand, because the process is not quite gone before the tier lets that thread go.
     fn leave_behind(self) -> ! {
-        let reason = reason_of_silence(&self.file_system.tiers_not_answering());
+        let silent = self.file_system.tiers_not_answering();
+        let reason = if silent.is_empty() { REASON_OF_HOLDING.to_owned() } else { reason_of_silence(&silent) };
         log::error!("volume `{}` did not end cleanly: {reason}", self.name);
         drop(self.control);
         self.lock.note_unclean(&reason);
-        self.lock.release();
+        // A change of a held object that is still to come must not meet another daemon.
+        if !silent.is_empty() {
+            self.lock.release();
+        }
         std::process::exit(1)
     }
 

@@ -31,6 +31,9 @@ impl DataPath {
         let may_be_this = recorded.is_some_and(|boot| boot == self.volume.options.boot || boot == BootId::UNKNOWN);
         self.holders.are_possible.store(may_be_this, Ordering::Release);
         self.kernel.may_have_given_objects_out.store(may_be_this, Ordering::Release);
+        if may_be_this {
+            self.volume.tiers.all().iter().for_each(|tier| tier.note_objects_out());
+        }
         if self.holders.are_possible() {
             // Each file is looked at in the background, too, so that there is an end to it.
             self.volume.size_recovery.asked_up_to.lock().get_or_insert(Ino(0));

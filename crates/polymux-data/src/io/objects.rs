@@ -18,6 +18,9 @@ use crate::placement::Request;
 /// Rounds of freeing for one write that finds no free space.
 const ROUNDS_OF_FREEING_MAX: u32 = 16;
 
+/// Time between two attempts to free bytes of an object that a program holds.
+const HELD_PAUSE: Duration = Duration::from_millis(5);
+
 impl DataPath {
     /// Gives a file a home tier, where it has none yet, and moves its inline bytes there. Called by operations that may extend the file.
     pub(crate) fn ensure_home(&self, inode: &Inode, file: &FileState, request: &Request) -> Result<()> {
@@ -146,7 +149,7 @@ impl DataPath {
             // The range must not be used under a record that would free it later.
             match error.kind() {
                 // A program holds the object.
-                ErrorKind::WouldBlock if !is_over() => {}
+                ErrorKind::WouldBlock if !is_over() => self.volume.clock.sleep(HELD_PAUSE),
                 ErrorKind::WouldBlock => return Err(Error::tier(entry.tier, TierError::NotAnswering)),
                 _ => return Err(error),
             }

@@ -144,7 +144,7 @@ impl BackgroundThreads {
         for worker in workers {
             while !worker.thread.is_finished() {
                 thread::sleep(STOP_LOOK_INTERVAL);
-                if began.elapsed() > STOP_PATIENCE && self.may_be_stuck() {
+                if began.elapsed() > STOP_PATIENCE && self.may_be_stuck(&worker) {
                     break;
                 }
             }
@@ -157,9 +157,10 @@ impl BackgroundThreads {
         if panicked == 0 { Ok(()) } else { Err(io::Error::other("a background thread had panicked")) }
     }
 
-    fn may_be_stuck(&self) -> bool {
+    fn may_be_stuck(&self, worker: &Worker) -> bool {
         let is_stuck = |file_system: &FileSystem| {
-            !file_system.tiers_not_answering().is_empty() || !file_system.held_up_threads().is_empty()
+            let token = worker.token.load(Ordering::Acquire);
+            !file_system.tiers_not_answering().is_empty() || file_system.held_up_threads().contains(&token)
         };
         self.watched.upgrade().is_some_and(|file_system| is_stuck(&file_system))
     }

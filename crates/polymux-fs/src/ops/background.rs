@@ -306,6 +306,13 @@ impl Mounted {
             outcome = outcome.and(Err(ErrorKind::Tier { tier: tier.id, source: TierError::NotAnswering }.into()));
             self.volume.note_recovery(format!("tier `{}` did not answer when the volume was stopped", tier.name));
         }
+        if let Some(tier) = self.volume.tiers.all().iter().find(|tier| tier.is_being_changed()) {
+            outcome = outcome.and(Err(polymux_types::Errno::EBUSY.into()));
+            self.volume.note_recovery(format!(
+                "tier `{}`: changes of objects that programs hold were under way when the volume was stopped",
+                tier.name
+            ));
+        }
         if let Err(error) = outcome {
             let kept = self
                 .volume
@@ -368,7 +375,7 @@ impl Mounted {
     /// Threads whose call to a tier takes too long, be it that the tier does not answer, or that a program holds the object.
     pub(crate) fn held_up_threads(&self) -> Vec<usize> {
         let tiers = self.volume.tiers.all();
-        tiers.iter().filter_map(|tier| tier.watched()).flat_map(|tier| tier.held_up_threads()).collect()
+        tiers.iter().flat_map(|tier| tier.held_up_threads()).collect()
     }
 
     /// Lets other movers go on in place of these.

@@ -1,4 +1,4 @@
-//! Whether a tier that failed works again: a file of its own is written, synced and removed.
+//! Whether a tier works: a file of its own is written, synced, read from the device and removed.
 //!
 //! Invariant: no data of users is touched, and no file is left behind where the attempt succeeds.
 
@@ -10,6 +10,7 @@ use super::{OWN_DIRECTORY, PosixTier, io_error};
 use crate::error::TierError;
 
 const NAME: &str = "probe";
+const CONTENT: &[u8; 5] = b"probe";
 
 impl PosixTier {
     /// See [`crate::Tier::probe`].
@@ -17,11 +18,19 @@ impl PosixTier {
         self.require_same_directory()?;
         self.require_writable()?;
         let failed = io_error("trying the tier out");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let file: OwnedFd =
             rustix::fs::openat(&self.own_directory, NAME, flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
-        rustix::io::write(&file, b"probe").map_err(&failed)?;
+        rustix::io::pwrite(&file, CONTENT, 0).map_err(&failed)?;
         rustix::fs::fsync(&file).map_err(&failed)?;
+        // A hint: a file system in memory has it nowhere else.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        let mut found = [0; CONTENT.len()];
+        let length = rustix::io::pread(&file, &mut found, 0).map_err(&failed)?;
+        // Another attempt at the same time may have emptied it.
+        if found[..length] != CONTENT[..length] {
+            return Err(failed(Errno::IO));
+        }
         match rustix::fs::unlinkat(&self.own_directory, NAME, AtFlags::empty()) {
             // Another attempt at the same time has removed it.
             Ok(()) | Err(Errno::NOENT) => Ok(()),

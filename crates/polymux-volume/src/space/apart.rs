@@ -4,8 +4,9 @@
 //! waits for a moment at most.
 //!
 //! Invariants:
-//! * One change of an object is under way at a time. While one is, others of the object are refused: the record of a free that comes late is
-//!   still pending, so that its bytes are not in use again.
+//! * One change of an object is under way at a time, whether apart or not. While one is, others of the object are refused: the record of a free that
+//!   comes late is still pending, so that its bytes are not in use again.
+//! * At most [`UNDER_WAY_MAX`] changes of a tier are under way apart; further ones are refused until one of them ends.
 //! * The name of an object goes only when no program has it open: the file system below locks the directory together with the object. It is
 //!   emptied before.
 //! * An outcome that came too late counts for nothing: the same change is made again, which is soon done.
@@ -27,10 +28,11 @@ use super::watch::WatchedTier;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
-/// How long a round waits for all of its changes together,
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// and for each, however many there are.
-const PATIENCE_MIN: Duration = Duration::from_millis(1);
+/// How long a round waits for all of its changes together: other rounds of the tier wait meanwhile.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Changes of one tier, and so threads, that may be under way apart.
+const UNDER_WAY_MAX: usize = 64;
 
 enum Attempt {
     UnderWay,
@@ -50,12 +52,13 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// Begins one; returns the pause after it. [`TierError::WouldBlock`] where one is still under way after so long, or it is too early.
+    /// Begins one; returns the pause after it. [`TierError::WouldBlock`] where one is still under way after so long, too many are, or it is too early.
     fn begin(&self, object: ObjectId, patience: Duration) -> Result<Duration, TierError> {
         let began = Instant::now();
         let mut by_object = self.by_object.lock();
         let pause = loop {
             match by_object.get(&object) {
+                None if by_object.len() >= UNDER_WAY_MAX && is_full(&by_object) => return Err(TierError::WouldBlock),
                 None => break PAUSE_MIN,
                 Some(Attempt::Later(at, pause)) if *at <= began => break (*pause * 2).min(PAUSE_MAX),
                 Some(Attempt::Later(..)) => return Err(TierError::WouldBlock),
@@ -69,6 +72,16 @@ impl Attempts {
         Ok(pause)
     }
 
+    /// Begins one that does not wait for programs, and so holds up no thread.
+    fn begin_last(&self, object: ObjectId) -> Result<(), TierError> {
+        let mut by_object = self.by_object.lock();
+        if matches!(by_object.get(&object), Some(Attempt::UnderWay)) {
+            return Err(TierError::WouldBlock);
+        }
+        by_object.insert(object, Attempt::UnderWay);
+        Ok(())
+    }
+
     fn end(&self, object: ObjectId, later: Option<Duration>) {
         let mut by_object = self.by_object.lock();
         match later {
@@ -78,6 +91,10 @@ impl Attempts {
         drop(by_object);
         self.ended.notify_all();
     }
+}
+
+fn is_full(by_object: &BTreeMap<ObjectId, Attempt>) -> bool {
+    by_object.values().filter(|attempt| matches!(attempt, Attempt::UnderWay)).count() >= UNDER_WAY_MAX
 }
 
 /// Changes of objects of one tier that are made apart.
@@ -125,6 +142,22 @@ pub(super) fn free_bytes_of_open(tier: &dyn Tier, record: &DisownedRecord) -> Re
 }
 
 impl Apart {
+    /// Makes a change on the calling thread, of an object that no program has.
+    ///
+    /// # Errors
+    /// [`TierError::WouldBlock`] where one that was made apart has not ended.
+    pub(super) fn change_here(
+        &self,
+        tier: &dyn Tier,
+        object: ObjectId,
+        change: impl FnOnce(&dyn Tier) -> Result<(), TierError>,
+    ) -> Result<(), TierError> {
+        self.attempts.begin_last(object)?;
+        let outcome = change(tier);
+        self.attempts.end(object, None);
+        outcome
+    }
+
     /// Makes a change of an object, and takes the time that it waited from that which is left.
     ///
     /// # Errors
@@ -137,7 +170,7 @@ impl Apart {
         change: Change,
     ) -> Result<(), TierError> {
         let began = Instant::now();
-        let outcome = self.change_within(tier, object, (*patience).max(PATIENCE_MIN), change);
+        let outcome = self.change_within(tier, object, *patience, change);
         *patience = patience.saturating_sub(began.elapsed());
         outcome
     }
@@ -166,5 +199,108 @@ impl Apart {
             return Err(TierError::WouldBlock);
         }
         receiver.recv_timeout(patience).unwrap_or(Err(TierError::WouldBlock))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polymux_sim::{FaultyTier, MemoryTier, OperationKind};
+    use polymux_types::{Bucket, TierId};
+
+    use super::*;
+
+    const BYTES: usize = 8192;
+    const LENGTH: u64 = BYTES as u64;
+
+    struct Tested {
+        faulty: Arc<FaultyTier>,
+        tier: Arc<WatchedTier>,
+        apart: Apart,
+    }
+
+    fn object(id: u64) -> ObjectRef {
+        ObjectRef::new(ObjectId(id), Bucket(0))
+    }
+
+    fn record(id: u64, kind: DisownedKind) -> DisownedRecord {
+        DisownedRecord { tier: TierId(1), object: ObjectId(id), bucket: Bucket(0), start: 0, kind }
+    }
+
+    /// A tier with objects that programs have open.
+    fn tested(objects: u64) -> Tested {
+        let faulty = Arc::new(FaultyTier::new(Arc::new(MemoryTier::new("t", 16 << 20))));
+        faulty.give_objects_to_programs(true);
+        for id in 0..objects {
+            faulty.create(object(id)).expect("made");
+            faulty.write(object(id), 0, &[1; BYTES], polymux_tier::Wait::Allowed).expect("written");
+        }
+        Tested { tier: Arc::new(WatchedTier::new(faulty.clone(), Duration::ZERO)), faulty, apart: Apart::default() }
+    }
+
+    impl Tested {
+        fn free(&self, record: DisownedRecord, mut patience: Duration) -> Result<(), TierError> {
+            let change = Box::new(move |tier: &dyn Tier| free_bytes_of_open(tier, &record));
+            self.apart.change(&self.tier, record.object, &mut patience, change)
+        }
+
+        fn free_here(&self, record: DisownedRecord) -> Result<(), TierError> {
+            self.apart.change_here(self.tier.as_ref(), record.object, |tier| free_bytes(tier, &record))
+        }
+
+        fn stat(&self, id: u64) -> Result<u64, TierError> {
+            self.faulty.stat(object(id)).map(|stat| stat.size)
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn no_other_change_of_an_object_is_made_before_the_one_that_hangs_has_ended() {
+        let tested = tested(2);
+        tested.faulty.hold(&[OperationKind::Punch]);
+        let range = |id| record(id, DisownedKind::Range { end: LENGTH });
+        assert_eq!(tested.free(range(0), Duration::ZERO), Err(TierError::WouldBlock), "a program holds it");
+        // It may be closed by now, and the change is still to come.
+        assert_eq!(tested.free_here(range(0)), Err(TierError::WouldBlock));
+        assert_eq!(tested.free(range(0), Duration::from_millis(10)), Err(TierError::WouldBlock));
+        assert_eq!(tested.free(record(1, DisownedKind::Tail), LONG), Ok(()), "another object is free");
+        tested.faulty.release();
+        assert_eq!(tested.free(range(0), LONG), Ok(()));
+        assert_eq!(tested.free_here(range(0)), Ok(()));
+        assert!(tested.apart.attempts.by_object.lock().is_empty(), "all of them are over");
+    }
+
+    #[test]
+    fn a_removed_object_is_emptied_at_once_and_keeps_its_name_until_no_program_has_it() {
+        let tested = tested(1);
+        let removal = record(0, DisownedKind::Object);
+        assert_eq!(tested.free(removal, LONG), Err(TierError::WouldBlock));
+        assert_eq!(tested.stat(0), Ok(0));
+        assert_eq!(tested.free(removal, LONG), Err(TierError::WouldBlock), "not before a second is over");
+        tested.faulty.give_objects_to_programs(false);
+        assert_eq!(tested.free_here(removal), Ok(()));
+        assert!(matches!(tested.stat(0), Err(TierError::NotFound(_))));
+        assert!(tested.apart.attempts.by_object.lock().is_empty());
+    }
+
+    #[test]
+    fn so_many_threads_may_hang_and_no_more() {
+        let objects = UNDER_WAY_MAX as u64 + 8;
+        let tested = tested(objects);
+        tested.faulty.hold(&[OperationKind::Punch]);
+        for id in 0..objects {
+            let range = record(id, DisownedKind::Range { end: LENGTH });
+            assert_eq!(tested.free(range, Duration::ZERO), Err(TierError::WouldBlock));
+        }
+        while tested.faulty.hanging_calls() < UNDER_WAY_MAX {
+            std::thread::yield_now();
+        }
+        assert_eq!(tested.apart.attempts.by_object.lock().len(), UNDER_WAY_MAX);
+        tested.faulty.release();
+        let last = record(objects - 1, DisownedKind::Range { end: LENGTH });
+        let began = Instant::now();
+        while tested.free(last, LONG) != Ok(()) {
+            assert!(began.elapsed() < LONG, "others have ended");
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! Each tier has rounds of its own, so that one that does not answer keeps nothing from being freed elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use polymux_meta::Sequence;
@@ -39,6 +40,8 @@ type BytesByTier = BTreeMap<TierId, u128>;
 struct Pending {
     frees: BTreeMap<(TierId, ObjectId, u64), PendingFree>,
     bytes: BytesByTier,
+    /// The last record of the latest full round of a tier: the next one goes on behind it, because those before may be refused again.
+    rounds_end: BTreeMap<TierId, (ObjectId, u64)>,
 }
 
 impl Pending {
@@ -192,7 +195,18 @@ impl DisownedQueue {
         };
         let mut pending = self.pending.lock();
         let within = (tier, first, 0)..=(tier, last, u64::MAX);
-        let keys: Vec<_> = pending.frees.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect();
+        let keys: Vec<_> = match (scope, pending.rounds_end.remove(&tier)) {
+            (Scope::Tier, Some((object, start))) => {
+                let behind = (Bound::Excluded((tier, object, start)), Bound::Included((tier, last, u64::MAX)));
+                let before = (tier, first, 0)..=(tier, object, start);
+                let both = pending.frees.range(behind).chain(pending.frees.range(before));
+                both.map(|(key, _)| *key).take(ROUND_MAX).collect()
+            }
+            _ => pending.frees.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect(),
+        };
+        if let (Scope::Tier, ROUND_MAX, Some((_, object, start))) = (scope, keys.len(), keys.last()) {
+            pending.rounds_end.insert(tier, (*object, *start));
+        }
         let taken: Vec<PendingFree> = keys.iter().filter_map(|key| pending.remove(key)).collect();
         let mut carried = self.carried.lock();
         carried.objects.extend(keys.iter().map(|(tier, object, _)| (*tier, *object)));
@@ -262,6 +276,22 @@ mod tests {
         queue.put_back(taken[1]);
         drop(round);
         assert_eq!((queue.bytes_on(TIER), queue.len()), (20, 2));
+    }
+
+    #[test]
+    fn records_that_are_refused_again_and_again_keep_none_from_its_turn() {
+        let queue = DisownedQueue::default();
+        let objects = ROUND_MAX as u64 + 10;
+        queue.add_all((0..objects).map(|object| range(object, 0, 1)));
+        let mut seen = BTreeSet::new();
+        for _ in 0..2 {
+            let _round = queue.begin_round(TIER, || false).expect("no other one");
+            for free in queue.take(TIER, Scope::Tier) {
+                seen.insert(free.record.object);
+                queue.put_back(free);
+            }
+        }
+        assert_eq!(seen.len() as u64, objects);
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //!
 //! Invariants:
 //! * At most one attempt of a tier is under way, on a thread of its own; no caller waits for it.
-//! * An attempt uses a file that no program has, and reaches the device: it returns only where writes and syncs do.
-//! * An attempt that cannot be started, or that the tier refuses for another reason than lack of space, shows nothing. Then the calls alone decide.
+//! * An attempt uses a file that no program has, and reaches the device: it returns only where writes, syncs and reads do.
+//! * An attempt that cannot be started, or that the tier refuses for another reason than lack of space, shows nothing. Then the calls alone decide,
+//!   until an attempt answers.
 
 use std::sync::Arc;
 
@@ -15,77 +16,86 @@ use polymux_types::sync::Mutex;
 
 use super::asker::Asker;
 
+/// The outcome of the last attempt that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Attempt {
+enum Outcome {
     #[default]
     None,
-    /// The moment of its beginning in milliseconds on the clock of the looks.
-    UnderWay {
-        began_ms: u64,
-    },
+    /// Not taken notice of yet.
     Answered,
     ShowedNothing,
+}
+
+/// Times are in milliseconds on the clock of the looks.
+#[derive(Default)]
+struct State {
+    /// When the attempt began that is under way.
+    under_way_since: Option<u64>,
+    /// When the last one began.
+    last_began: Option<u64>,
+    outcome: Outcome,
 }
 
 /// The attempts on one tier.
 #[derive(Default)]
 pub(super) struct Prober {
-    attempt: Arc<Mutex<Attempt>>,
+    state: Arc<Mutex<State>>,
     asker: Asker,
 }
 
 impl Prober {
-    /// Begins an attempt, unless one is under way.
-    pub(super) fn begin(&self, tier: &Arc<dyn Tier>, now_ms: u64) {
-        let mut attempt = self.attempt.lock();
-        if matches!(*attempt, Attempt::UnderWay { .. }) {
+    /// Begins an attempt, unless one is under way or began less than `interval_ms` ago.
+    pub(super) fn begin(&self, tier: &Arc<dyn Tier>, now_ms: u64, interval_ms: u64) {
+        let mut state = self.state.lock();
+        let is_early = state.last_began.is_some_and(|began| now_ms.saturating_sub(began) < interval_ms);
+        if state.under_way_since.is_some() || is_early {
             return;
         }
-        let (tier, outcome) = (Arc::clone(tier), Arc::clone(&self.attempt));
+        let (tier, shared) = (Arc::clone(tier), Arc::clone(&self.state));
         let begun = self.asker.begin(Box::new(move || {
-            let found = match tier.probe() {
+            let outcome = match tier.probe() {
                 // A full tier has answered.
-                Ok(()) | Err(TierError::NoSpace | TierError::Quota) => Attempt::Answered,
+                Ok(()) | Err(TierError::NoSpace | TierError::Quota) => Outcome::Answered,
                 Err(error) => {
                     log::debug!("an attempt whether a tier still works failed: {error}");
-                    Attempt::ShowedNothing
+                    Outcome::ShowedNothing
                 }
             };
             // The thread waits for the next attempt, and keeps no tier meanwhile.
             drop(tier);
-            *outcome.lock() = found;
+            let mut state = shared.lock();
+            (state.under_way_since, state.outcome) = (None, outcome);
         }));
-        *attempt = match begun {
-            Ok(()) => Attempt::UnderWay { began_ms: now_ms },
+        state.last_began = Some(now_ms);
+        match begun {
+            Ok(()) => state.under_way_since = Some(now_ms),
             Err(error) => {
                 log::debug!("no thread to try a tier: {error}");
-                Attempt::ShowedNothing
+                state.outcome = Outcome::ShowedNothing;
             }
-        };
+        }
     }
 
     /// Whether an attempt has answered since the last call of this.
     pub(super) fn take_answer(&self) -> bool {
-        let mut attempt = self.attempt.lock();
-        let has_answered = *attempt == Attempt::Answered;
+        let mut state = self.state.lock();
+        let has_answered = state.outcome == Outcome::Answered;
         if has_answered {
-            *attempt = Attempt::None;
+            state.outcome = Outcome::None;
         }
         has_answered
     }
 
-    /// Whether the silence of calls may be taken for that of the tier: an attempt hangs for at least `patience_ms`, or showed nothing.
+    /// Whether the silence of calls may be taken for that of the tier: an attempt hangs for at least `patience_ms`, or the last one showed nothing.
     pub(super) fn confirms_silence(&self, now_ms: u64, patience_ms: u64) -> bool {
-        match *self.attempt.lock() {
-            Attempt::UnderWay { began_ms } => now_ms.saturating_sub(began_ms) >= patience_ms,
-            Attempt::ShowedNothing => true,
-            Attempt::None | Attempt::Answered => false,
-        }
+        let state = self.state.lock();
+        let hangs = state.under_way_since.is_some_and(|began| now_ms.saturating_sub(began) >= patience_ms);
+        hangs || state.outcome == Outcome::ShowedNothing
     }
 
     /// Whether an attempt has not returned.
     #[cfg(test)]
     pub(super) fn is_under_way(&self) -> bool {
-        matches!(*self.attempt.lock(), Attempt::UnderWay { .. })
+        self.state.lock().under_way_since.is_some()
     }
 }

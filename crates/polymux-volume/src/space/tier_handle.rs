@@ -63,8 +63,9 @@ pub struct TierHandle {
     draining: AtomicBool,
     /// Messages that went to a slower tier for lack of space here.
     pub refused_messages: RefusedMessages,
-    /// Pending frees of objects that programs may have open.
+    /// Changes of objects that programs may have open, and whether programs may have some since before this mount.
     apart: Apart,
+    gave_objects_out_before: AtomicBool,
 }
 
 impl TierHandle {
@@ -89,6 +90,7 @@ impl TierHandle {
             draining: AtomicBool::new(false),
             refused_messages: RefusedMessages::default(),
             apart: Apart::default(),
+            gave_objects_out_before: AtomicBool::new(false),
         }
     }
 
@@ -195,10 +197,22 @@ impl TierHandle {
     ) -> std::result::Result<(), TierError> {
         let tier = self.shared().ok_or(TierError::NotAnswering)?;
         // The checker of schedules knows no such thread.
-        if cfg!(shuttle) || !tier.may_be_open_elsewhere(object)? {
+        if cfg!(shuttle) || !self.may_have_given_objects_out(&tier) {
             return change(tier.as_ref(), Users::None);
         }
+        if !tier.may_be_open_elsewhere(object)? {
+            return self.apart.change_here(tier.as_ref(), object.id, |tier| change(tier, Users::None));
+        }
         self.apart.change(&tier, object.id, patience, Box::new(move |tier| change(tier, Users::Possible)))
+    }
+
+    fn may_have_given_objects_out(&self, tier: &WatchedTier) -> bool {
+        tier.has_given_objects_out() || self.gave_objects_out_before.load(Ordering::Acquire)
+    }
+
+    /// An earlier daemon may have given objects to programs that still have them.
+    pub fn note_objects_out(&self) {
+        self.gave_objects_out_before.store(true, Ordering::Release);
     }
 
     /// Turns an error of the tier into one of the file system, and remembers it where it means that the tier fails.
@@ -220,9 +234,14 @@ impl TierHandle {
         self.watched().is_some_and(WatchedTier::is_silent)
     }
 
-    /// Whether a call takes too long, be it that the tier does not answer, or that a program holds an object.
-    pub fn holds_up_threads(&self) -> bool {
-        self.watched().is_some_and(|tier| tier.is_silent() || !tier.held_up_threads().is_empty())
+    /// Threads whose call takes too long, be it that the tier does not answer, or that a program holds an object.
+    pub fn held_up_threads(&self) -> Vec<usize> {
+        self.watched().map_or_else(Vec::new, WatchedTier::held_up_threads)
+    }
+
+    /// Whether a change of an object is under way.
+    pub fn is_being_changed(&self) -> bool {
+        self.watched().is_some_and(WatchedTier::is_being_changed)
     }
 
     /// Whether a thread that many wait for should keep away from the tier.
@@ -311,6 +330,9 @@ impl TierHandle {
         self.set_profile(before.profile());
         self.free_space.follow(before.room_generation());
         self.failures.write().taken_out = before.times_taken_out();
+        let given_out = before.gave_objects_out_before.load(Ordering::Acquire)
+            || before.watched().is_some_and(WatchedTier::has_given_objects_out);
+        self.gave_objects_out_before.store(given_out, Ordering::Release);
     }
 
     /// Whether the tier fails in such a way that it may have gone altogether.

@@ -121,6 +121,7 @@ pub struct WatchedTier {
     silent: AtomicU8,
     /// The limit at the last look, in milliseconds.
     limit_ms: AtomicU64,
+    has_given_objects_out: AtomicBool,
     silence: Mutex<Option<Silence>>,
     prober: Prober,
     /// A thread is waiting for an answer already on behalf of all.
@@ -171,6 +172,7 @@ impl WatchedTier {
             returned_ms: std::array::from_fn(|_| AtomicU64::new(now_ms)),
             silent: AtomicU8::new(0),
             limit_ms: AtomicU64::new(0),
+            has_given_objects_out: AtomicBool::new(false),
             silence: Mutex::new(None),
             prober: Prober::default(),
             asking: AtomicBool::new(false),
@@ -231,9 +233,9 @@ impl WatchedTier {
             let since_ms = began.max(self.returned_ms[class as usize].load(Ordering::Relaxed));
             let quiet_ms = now_ms.saturating_sub(since_ms);
             if quiet_ms >= limit / 2 {
-                self.prober.begin(&self.inner, now_ms);
+                self.prober.begin(&self.inner, now_ms, limit_ms / 2);
             }
-            if quiet_ms < limit || !self.prober.confirms_silence(now_ms, limit_ms / 2) {
+            if quiet_ms < limit || !self.prober.confirms_silence(now_ms, limit_ms) {
                 continue;
             }
             bits |= class.bit();
@@ -279,10 +281,20 @@ impl WatchedTier {
         self.calls_under_way().filter(|(class, ..)| silent & class.bit() != 0).map(|(_, _, token)| token).collect()
     }
 
-    /// Threads whose call takes longer than a tier may keep silent, whether the tier answers others or not.
+    /// Whether any object was given to the kernel or to a program since this tier was opened.
+    pub(crate) fn has_given_objects_out(&self) -> bool {
+        self.has_given_objects_out.load(Ordering::Acquire)
+    }
+
+    /// Whether a change is under way.
+    pub(crate) fn is_being_changed(&self) -> bool {
+        self.calls_under_way().any(|(class, ..)| class == CallClass::Change)
+    }
+
+    /// Threads whose call takes longer than a tier may keep silent, whether the tier answers others or not; without syncs, which rightly take long.
     pub fn held_up_threads(&self) -> Vec<usize> {
         let (now_ms, limit_ms) = (self.now_ms.load(Ordering::Relaxed), self.limit_ms.load(Ordering::Relaxed));
-        let is_held_up = |class: CallClass, began| now_ms.saturating_sub(began) >= class.limit(limit_ms);
+        let is_held_up = |class: CallClass, began| class != CallClass::Sync && now_ms.saturating_sub(began) >= limit_ms;
         let calls = self.calls_under_way().filter(|_| limit_ms > 0);
         calls.filter(|(class, began, _)| is_held_up(*class, *began)).map(|(_, _, token)| token).collect()
     }
@@ -459,6 +471,7 @@ impl Tier for WatchedTier {
     }
 
     fn lend(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<Box<dyn Loan>> {
+        self.has_given_objects_out.store(true, Ordering::Release);
         self.call(CallClass::Read, |tier| tier.lend(object, purpose))
     }
 
@@ -467,6 +480,7 @@ impl Tier for WatchedTier {
     }
 
     fn open_for_program(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<std::os::fd::OwnedFd> {
+        self.has_given_objects_out.store(true, Ordering::Release);
         self.call(CallClass::Read, |tier| tier.open_for_program(object, purpose))
     }
 
@@ -606,7 +620,11 @@ mod tests {
     fn a_call_is_never_taken_for_older_than_it_is() {
         while_hanging(OperationKind::List, list, |tier| {
             // There was no look for a long time.
-            assert_eq!(silent_at(tier, 5000, 4000), Some(5004));
+            assert_eq!(
+                silent_at(tier, 5000, 4000),
+                Some(5006),
+                "half the time until an attempt begins, and all of it for that"
+            );
         });
     }
 
@@ -617,7 +635,7 @@ mod tests {
                 tier.space().expect("another call of the class comes back");
                 assert_eq!(tier.look(moment * SECOND, 4000), Change::None);
             }
-            assert_eq!(silent_at(tier, 200, 4000), Some(202), "the last one came back at the look at 198");
+            assert_eq!(silent_at(tier, 200, 4000), Some(204), "the last one came back at the look at 198");
             assert_eq!(tier.space(), Err(TierError::NotAnswering));
             assert_eq!(tier.stuck_threads().len(), 1);
         });
@@ -627,7 +645,7 @@ mod tests {
     fn syncs_have_more_time_and_keep_nobody_from_reading() {
         let sync = |tier: &WatchedTier| tier.sync_all().expect("synced");
         while_hanging(OperationKind::SyncAll, sync, |tier| {
-            assert_eq!(silent_at(tier, 101, 2000), Some(113));
+            assert_eq!(silent_at(tier, 101, 2000), Some(113), "the attempt has hung for long by then");
             tier.space().expect("reads go on");
             assert_eq!(tier.sync_all(), Err(TierError::NotAnswering));
             assert!(tier.refuses_syncs());
