@@ -259,8 +259,8 @@ impl FileSystem {
         self.mounted.replace_movers(stuck);
     }
 
-    /// Threads whose call to a tier takes too long, as [`polymux_types::thread_token`] names them: these, and those that wait for an object that a
-    /// program holds.
+    /// Threads whose call to a tier takes too long, as [`polymux_types::thread_token`] names them, for which the reason may be that a program holds an object. None
+    /// where programs have no objects.
     #[must_use]
     pub fn held_up_threads(&self) -> Vec<usize> {
         self.mounted.held_up_threads()
@@ -597,6 +597,8 @@ impl FileSystem {
     /// Programs get leases through this port from now on, while the caller keeps it. Once for each mount.
     pub fn set_lease_port(&self, port: Weak<dyn LeasePort>) {
         assert!(self.mounted.data.kernel.lease_port.set(port).is_ok(), "a mount has one door");
+        // Programs may have kept objects that they had to read in an earlier mount, of which there is no record.
+        self.mounted.volume.tiers.all().iter().for_each(|tier| tier.note_objects_out());
     }
 
     /// The pages that the kernel of this mount has are reached through this port. Once for each mount.

@@ -138,7 +138,7 @@ impl Tier for Overtaken {
     }
 
     polymux_tier::forward_to_tier!(inner: capabilities, space, create, remove, stat, read, read_for_keeper, read_exactly, write,
-        begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere, share_for_copy, open_for_program,
+        begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere, empty_for_removal, share_for_copy, open_for_program,
         copy_within_file_system, truncate, allocate, punch, seek, allocated, give_back_room_ahead, stamp, read_stamp, sync, sync_all,
         is_unsynced, list, read_label, write_label, remove_label, probe, measuring_ground, counters);
 }

@@ -239,7 +239,8 @@ impl Session {
 
     /// Waits for the end of all of these, and returns the first error.
     fn end_of_all(&self, workers: Vec<Worker>) -> io::Result<()> {
-        let end = |worker| end_of(worker, &self.connection.device, &self.adapter);
+        let began = Instant::now();
+        let end = |worker| end_of(worker, &self.connection.device, &self.adapter, began);
         workers.into_iter().map(end).fold(Ok(()), io::Result::and)
     }
 
@@ -265,7 +266,7 @@ impl Drop for Session {
 }
 
 /// Waits for a thread of the transport; not for one that hangs in a tier while there is no connection any more.
-fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> {
+fn end_of(thread: Worker, device: &Device, adapter: &Adapter, began: Instant) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     let waiting = thread::Builder::new().name("fuse-end".to_owned()).spawn(move || {
         let outcome = thread.join().unwrap_or_else(|_| Err(io::Error::other("the FUSE transport panicked")));
@@ -273,7 +274,6 @@ fn end_of(thread: Worker, device: &Device, adapter: &Adapter) -> io::Result<()> 
         let _ = sender.send(outcome);
     });
     drop(waiting?);
-    let began = Instant::now();
     loop {
         match receiver.recv_timeout(if adapter.fs.is_resting() { RESTING_LOOK_INTERVAL } else { LOOK_INTERVAL }) {
             Ok(outcome) => return outcome,

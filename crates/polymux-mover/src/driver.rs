@@ -36,8 +36,10 @@ const ROOM_LOOK_MS: u64 = 5000;
 
 /// How often the end of moves is looked for when the volume stops,
 const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// and for how long, where a tier does not answer or a program holds an object.
+/// and for how long, where a tier does not answer,
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
+/// and where one holds up a thread behind a program.
+const HELD_STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Growth of the free space that counts as an event.
 const ROOM_APPEARED_BYTES: u64 = 64 * 1024 * 1024;
@@ -320,8 +322,9 @@ impl Mover {
             }
             let silent = self.volume.tiers.all().iter().any(|tier| tier.is_silent());
             let held_up: Vec<usize> = self.volume.tiers.all().iter().flat_map(|tier| tier.held_up_threads()).collect();
-            let stuck = silent || self.moves.movers().iter().all(|mover| held_up.contains(mover));
-            if stuck && self.volume.clock.elapsed().saturating_sub(began) > STOP_PATIENCE {
+            let waited = self.volume.clock.elapsed().saturating_sub(began);
+            // One mover may wait behind another one, or behind a request.
+            if silent && waited > STOP_PATIENCE || !held_up.is_empty() && waited > HELD_STOP_PATIENCE {
                 // A move that hangs changes nothing any more: its commit would find the volume stopped.
                 return;
             }

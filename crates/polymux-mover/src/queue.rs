@@ -64,8 +64,6 @@ struct State {
     busy_files: HashSet<Ino>,
     /// Destinations of batches, with the threads of their movers.
     busy_tiers: BTreeMap<TierId, usize>,
-    /// The threads of all movers that have a batch.
-    movers: BTreeSet<usize>,
     /// Moves that are wanted already: none is queued twice.
     wanted: BTreeSet<Wanted>,
 }
@@ -283,7 +281,6 @@ impl MoveQueue {
         state.busy_files.insert(job.ino);
         if batch.is_none() {
             state.busy_tiers.insert(tier, thread_token());
-            state.movers.insert(thread_token());
         }
         state.running.insert(job.id, job.clone());
         Some(job)
@@ -309,15 +306,9 @@ impl MoveQueue {
     /// The batch of the calling thread to a tier ended.
     pub(crate) fn free_tier(&self, tier: TierId) {
         let mut state = self.state.lock();
-        state.movers.remove(&thread_token());
         if state.busy_tiers.get(&tier) == Some(&thread_token()) {
             state.busy_tiers.remove(&tier);
         }
-    }
-
-    /// The threads of the movers that have a batch.
-    pub(crate) fn movers(&self) -> BTreeSet<usize> {
-        self.state.lock().movers.clone()
     }
 
     /// Lets other movers begin batches to the tiers of those that are stuck.

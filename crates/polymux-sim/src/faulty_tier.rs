@@ -325,6 +325,6 @@ impl Tier for FaultyTier {
     }
 
     polymux_tier::forward_to_tier!(inner:
-        capabilities, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend,
+        capabilities, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, empty_for_removal,
         share_for_copy, open_for_program, copy_within_file_system, is_unsynced, measuring_ground, counters);
 }

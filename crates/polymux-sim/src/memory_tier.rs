@@ -484,6 +484,10 @@ impl Tier for MemoryTier {
         Err(TierError::Unsupported("lending an object"))
     }
 
+    fn empty_for_removal(&self, _: ObjectRef) -> Result<(), TierError> {
+        Ok(())
+    }
+
     fn may_be_open_elsewhere(&self, _: ObjectRef) -> Result<bool, TierError> {
         Ok(false)
     }

@@ -371,7 +371,7 @@ impl Tier for RecordingTier {
 
     polymux_tier::forward_to_tier!(inner:
         capabilities, space, stat, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend,
-        may_be_open_elsewhere, share_for_copy, open_for_program, copy_within_file_system, seek, allocated, give_back_room_ahead, read_stamp, is_unsynced, list,
+        may_be_open_elsewhere, empty_for_removal, share_for_copy, open_for_program, copy_within_file_system, seek, allocated, give_back_room_ahead, read_stamp, is_unsynced, list,
         read_label, probe, measuring_ground, counters);
 }
 

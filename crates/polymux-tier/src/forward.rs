@@ -25,7 +25,7 @@
 ///
 ///     polymux_tier::forward_to_tier!(inner: capabilities, space, create, remove, stat, read, read_for_keeper, read_exactly, memory_reads,
 ///         write,
-///         begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere, share_for_copy, open_for_program,
+///         begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind, lend, may_be_open_elsewhere, empty_for_removal, share_for_copy, open_for_program,
 ///         copy_within_file_system, truncate, allocate, punch, seek, allocated, give_back_room_ahead, stamp, read_stamp, is_unsynced, list,
 ///         read_label, write_label, remove_label, probe, measuring_ground, counters);
 /// }
@@ -120,6 +120,9 @@ macro_rules! forward_to_tier {
             object: $crate::ObjectRef,
             purpose: $crate::LoanPurpose,
         ) -> Result<::std::os::fd::OwnedFd, $crate::TierError>);
+    };
+    (@empty_for_removal $field:ident) => {
+        $crate::forward_to_tier!(@@call $field empty_for_removal(object: $crate::ObjectRef) -> Result<(), $crate::TierError>);
     };
     (@may_be_open_elsewhere $field:ident) => {
         $crate::forward_to_tier!(@@call $field may_be_open_elsewhere(object: $crate::ObjectRef) -> Result<bool, $crate::TierError>);

@@ -106,6 +106,13 @@ pub trait Tier: Send + Sync {
     /// As any other call.
     fn may_be_open_elsewhere(&self, object: ObjectRef) -> Result<bool, TierError>;
 
+    /// Frees the space of an object that is to be removed, if it was opened for a program by [`Tier::open_for_program`], which goes on to nothing then. One that
+    /// the kernel uses keeps its bytes. A hint.
+    ///
+    /// # Errors
+    /// As any other call.
+    fn empty_for_removal(&self, object: ObjectRef) -> Result<(), TierError>;
+
     /// A description of an object's own through which another tier on the same file system may copy from it; `None` where
     /// there is none to give.
     fn share_for_copy(&self, object: ObjectRef) -> Option<OwnedFd>;

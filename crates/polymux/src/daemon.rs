@@ -13,7 +13,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +31,6 @@ use polymux_fs::{BackgroundThreads, FileSystem, KernelConnection, LeasePort, Mis
 use polymux_fuse::{Session, Unmounter};
 use polymux_meta::LogStore;
 use polymux_types::sync::RwLock;
-use polymux_types::thread_token;
 use rustix::mount::UnmountFlags;
 use rustix::process::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -54,7 +52,7 @@ const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the last of the work may hang in a tier that does not answer,
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
-/// and in one call behind a program that holds an object.
+/// and how long it may take while a thread is held up by a program that holds an object.
 const HELD_DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 const REASON_OF_HOLDING: &str = "programs hold objects of it, which could not be changed; it can be mounted again, and is recovered, once they let go";
 
@@ -339,10 +337,7 @@ impl Mounted {
     fn drain_within(&self, patience: Duration) -> Option<polymux_fs::Result<()>> {
         let (sender, receiver) = mpsc::channel();
         let file_system = Arc::clone(&self.file_system);
-        let token = Arc::new(AtomicUsize::new(0));
-        let own_token = Arc::clone(&token);
         let spawned = thread::Builder::new().name("unmount".to_owned()).spawn(move || {
-            own_token.store(thread_token(), Ordering::Release);
             // The receiver is gone only when this was given up.
             let _ = sender.send(file_system.unmount());
         });
@@ -357,10 +352,10 @@ impl Mounted {
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            // A slow disk completes each of its calls within the time of both.
+            // The thread may be in a call that hangs, or wait for one that is.
             let patience = if !self.file_system.tiers_not_answering().is_empty() {
                 patience
-            } else if self.file_system.held_up_threads().contains(&token.load(Ordering::Acquire)) {
+            } else if !self.file_system.held_up_threads().is_empty() {
                 HELD_DRAIN_PATIENCE
             } else {
                 stuck_since = None;

@@ -74,6 +74,6 @@ impl Tier for SingleServerTier {
 
     polymux_tier::forward_to_tier!(inner:
         capabilities, space, create, remove, stat, reads_as_read, begin_write_back, wait_for_write_back, read_ahead, cached_bytes, drop_behind,
-        lend, may_be_open_elsewhere, share_for_copy, open_for_program, copy_within_file_system, truncate, allocate, punch, seek, allocated, give_back_room_ahead,
+        lend, may_be_open_elsewhere, empty_for_removal, share_for_copy, open_for_program, copy_within_file_system, truncate, allocate, punch, seek, allocated, give_back_room_ahead,
         stamp, read_stamp, sync, sync_all, is_unsynced, list, read_label, write_label, remove_label, probe, measuring_ground, counters);
 }

@@ -1,5 +1,6 @@
 //! Objects of a file: choosing a home, adding an object on another tier.
 
+use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -138,9 +139,12 @@ impl DataPath {
         // Asked first, because a round that frees something else there may be waiting for another tier. Asked again, because a mover
         // may commit meanwhile, which disowns another range of the object.
         let is_held = || self.volume.disowned.holds_from(entry.tier, entry.object, position);
-        let began = self.volume.clock.elapsed();
         let patience = Duration::from_millis(u64::from(self.volume.options.hang_after_ms));
-        let is_over = || !patience.is_zero() && self.volume.clock.elapsed().saturating_sub(began) >= patience;
+        let held_since = OnceCell::new();
+        let is_over = || {
+            let now = self.volume.clock.elapsed();
+            now.saturating_sub(*held_since.get_or_init(|| now)) >= patience && !patience.is_zero()
+        };
         while is_held() {
             self.volume.check_writable()?;
             let round = self.volume.free_disowned_of(entry.tier, entry.object)?;

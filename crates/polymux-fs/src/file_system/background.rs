@@ -40,6 +40,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long a stop waits for a thread before it asks whether that is stuck,
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// how long where a program holds up a thread,
+const HELD_STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// and how often it looks.
 const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -144,7 +146,7 @@ impl BackgroundThreads {
         for worker in workers {
             while !worker.thread.is_finished() {
                 thread::sleep(STOP_LOOK_INTERVAL);
-                if began.elapsed() > STOP_PATIENCE && self.may_be_stuck(&worker) {
+                if self.may_be_stuck(began.elapsed()) {
                     break;
                 }
             }
@@ -157,10 +159,11 @@ impl BackgroundThreads {
         if panicked == 0 { Ok(()) } else { Err(io::Error::other("a background thread had panicked")) }
     }
 
-    fn may_be_stuck(&self, worker: &Worker) -> bool {
+    /// A thread may be in a call that hangs, or wait for one that is.
+    fn may_be_stuck(&self, waited: Duration) -> bool {
         let is_stuck = |file_system: &FileSystem| {
-            let token = worker.token.load(Ordering::Acquire);
-            !file_system.tiers_not_answering().is_empty() || file_system.held_up_threads().contains(&token)
+            waited > STOP_PATIENCE && !file_system.tiers_not_answering().is_empty()
+                || waited > HELD_STOP_PATIENCE && !file_system.held_up_threads().is_empty()
         };
         self.watched.upgrade().is_some_and(|file_system| is_stuck(&file_system))
     }
@@ -243,7 +246,8 @@ impl Shared {
 
     /// Starts a mover for each one that is stuck and was not replaced yet.
     fn replace_stuck_movers(self: &Arc<Self>, file_system: &Arc<FileSystem>) -> io::Result<()> {
-        let stuck = file_system.held_up_threads();
+        let mut stuck = file_system.stuck_threads();
+        stuck.extend(file_system.held_up_threads());
         if stuck.is_empty() {
             return Ok(());
         }

@@ -23,6 +23,9 @@ const FILES_PER_STEP: usize = 256;
 /// How often an unmount looks whether a tier answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How long an unmount waits, in the end, for changes of objects that programs may hold.
+const LAST_CHANGES_WITHIN: Duration = Duration::from_secs(5);
+
 /// Files whose size is asked before an unmount that comes early.
 const FILES_AT_UNMOUNT: usize = 16_384;
 
@@ -306,7 +309,12 @@ impl Mounted {
             outcome = outcome.and(Err(ErrorKind::Tier { tier: tier.id, source: TierError::NotAnswering }.into()));
             self.volume.note_recovery(format!("tier `{}` did not answer when the volume was stopped", tier.name));
         }
-        if let Some(tier) = self.volume.tiers.all().iter().find(|tier| tier.is_being_changed()) {
+        let tier_in_change = || self.volume.tiers.all().iter().find(|tier| tier.is_being_changed()).cloned();
+        let began = self.volume.clock.elapsed();
+        while tier_in_change().is_some() && self.volume.clock.elapsed().saturating_sub(began) < LAST_CHANGES_WITHIN {
+            self.volume.clock.sleep(LOOK_INTERVAL);
+        }
+        if let Some(tier) = tier_in_change() {
             outcome = outcome.and(Err(polymux_types::Errno::EBUSY.into()));
             self.volume.note_recovery(format!(
                 "tier `{}`: changes of objects that programs hold were under way when the volume was stopped",
@@ -372,7 +380,7 @@ impl Mounted {
         self.volume.tiers.all().iter().filter(|tier| tier.is_silent()).map(|tier| tier.name.clone()).collect()
     }
 
-    /// Threads whose call to a tier takes too long, be it that the tier does not answer, or that a program holds the object.
+    /// Threads whose call to a tier takes too long, for which the reason may be that a program holds the object.
     pub(crate) fn held_up_threads(&self) -> Vec<usize> {
         let tiers = self.volume.tiers.all();
         tiers.iter().flat_map(|tier| tier.held_up_threads()).collect()

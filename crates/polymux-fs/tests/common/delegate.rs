@@ -179,6 +179,6 @@ impl Tier for HookedTier {
     }
 
     polymux_tier::forward_to_tier!(inner:
-        space, create, reads_as_read, drop_behind, lend, may_be_open_elsewhere, share_for_copy, open_for_program, copy_within_file_system, truncate,
+        space, create, reads_as_read, drop_behind, lend, may_be_open_elsewhere, empty_for_removal, share_for_copy, open_for_program, copy_within_file_system, truncate,
         allocate, punch, seek, allocated, give_back_room_ahead, stamp, read_stamp, is_unsynced, list, read_label, probe, counters);
 }

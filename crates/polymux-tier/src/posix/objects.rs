@@ -472,6 +472,12 @@ impl Tier for PosixTier {
         self.object_may_be_open_elsewhere(object)
     }
 
+    fn empty_for_removal(&self, object: ObjectRef) -> Result<(), TierError> {
+        self.require_writable()?;
+        self.empty_if_opened_for_program(object);
+        Ok(())
+    }
+
     fn open_for_program(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<OwnedFd, TierError> {
         self.open_object_for_program(object, purpose)
     }

@@ -10,7 +10,8 @@ use super::{OWN_DIRECTORY, PosixTier, io_error};
 use crate::error::TierError;
 
 const NAME: &str = "probe";
-const CONTENT: &[u8; 5] = b"probe";
+/// Too long for file systems that keep the bytes of small files with their inodes.
+const CONTENT: &[u8; 8192] = &[0x70; 8192];
 
 impl PosixTier {
     /// See [`crate::Tier::probe`].

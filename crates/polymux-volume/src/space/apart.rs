@@ -7,12 +7,13 @@
 //! * One change of an object is under way at a time, whether apart or not. While one is, others of the object are refused: the record of a free that
 //!   comes late is still pending, so that its bytes are not in use again.
 //! * At most [`UNDER_WAY_MAX`] changes of a tier are under way apart; further ones are refused until one of them ends.
-//! * The name of an object goes only when no program has it open: the file system below locks the directory together with the object. It is
-//!   emptied before.
+//! * The name of an object goes only when no program has it open: the file system below locks the directory together with the object. One
+//!   that was opened for a program is emptied before.
 //! * An outcome that came too late counts for nothing: the same change is made again, which is soon done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(64);
 
 /// How long a round waits for all of its changes together: other rounds of the tier wait meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a round for one object waits, whose user waits in any case.
+pub(crate) const PATIENCE_FOR_ONE: Duration = Duration::from_millis(200);
 
 /// Changes of one tier, and so threads, that may be under way apart.
 const UNDER_WAY_MAX: usize = 64;
@@ -47,6 +50,8 @@ type Change = Box<dyn FnOnce(&dyn Tier) -> Result<(), TierError> + Send>;
 #[derive(Default)]
 struct Attempts {
     by_object: Mutex<BTreeMap<ObjectId, Attempt>>,
+    /// Threads that make changes.
+    threads: AtomicUsize,
     /// One has ended.
     ended: Condvar,
 }
@@ -58,10 +63,12 @@ impl Attempts {
         let mut by_object = self.by_object.lock();
         let pause = loop {
             match by_object.get(&object) {
-                None if by_object.len() >= UNDER_WAY_MAX && is_full(&by_object) => return Err(TierError::WouldBlock),
+                Some(Attempt::Later(at, _)) if *at > began => return Err(TierError::WouldBlock),
+                None | Some(Attempt::Later(..)) if self.threads.load(Ordering::Acquire) >= UNDER_WAY_MAX => {
+                    return Err(TierError::WouldBlock);
+                }
                 None => break PAUSE_MIN,
-                Some(Attempt::Later(at, pause)) if *at <= began => break (*pause * 2).min(PAUSE_MAX),
-                Some(Attempt::Later(..)) => return Err(TierError::WouldBlock),
+                Some(Attempt::Later(_, pause)) => break (*pause * 2).min(PAUSE_MAX),
                 Some(Attempt::UnderWay) if began.elapsed() >= patience => return Err(TierError::WouldBlock),
                 Some(Attempt::UnderWay) => {
                     self.ended.wait_for(&mut by_object, patience.saturating_sub(began.elapsed()));
@@ -69,6 +76,7 @@ impl Attempts {
             }
         };
         by_object.insert(object, Attempt::UnderWay);
+        self.threads.fetch_add(1, Ordering::AcqRel);
         Ok(pause)
     }
 
@@ -93,8 +101,19 @@ impl Attempts {
     }
 }
 
-fn is_full(by_object: &BTreeMap<ObjectId, Attempt>) -> bool {
-    by_object.values().filter(|attempt| matches!(attempt, Attempt::UnderWay)).count() >= UNDER_WAY_MAX
+/// Ends an attempt on its own thread, also by a panic.
+struct EndsAttempt {
+    attempts: Arc<Attempts>,
+    object: ObjectId,
+    /// Pause before another one, where that is to come.
+    later: Option<Duration>,
+}
+
+impl Drop for EndsAttempt {
+    fn drop(&mut self) {
+        self.attempts.threads.fetch_sub(1, Ordering::AcqRel);
+        self.attempts.end(self.object, self.later);
+    }
 }
 
 /// Changes of objects of one tier that are made apart.
@@ -130,10 +149,7 @@ pub(super) fn free_bytes(tier: &dyn Tier, record: &DisownedRecord) -> Result<(),
 pub(super) fn free_bytes_of_open(tier: &dyn Tier, record: &DisownedRecord) -> Result<(), TierError> {
     if record.kind == DisownedKind::Object {
         let object = ObjectRef::new(record.object, record.bucket);
-        match tier.truncate(object, 0) {
-            Err(TierError::NotFound(_)) => return Ok(()),
-            emptied => emptied?,
-        }
+        tier.empty_for_removal(object)?;
         if tier.may_be_open_elsewhere(object)? {
             return Err(TierError::WouldBlock);
         }
@@ -142,6 +158,15 @@ pub(super) fn free_bytes_of_open(tier: &dyn Tier, record: &DisownedRecord) -> Re
 }
 
 impl Apart {
+    /// Whether a change of an object cannot begin now.
+    pub(super) fn is_waiting(&self, object: ObjectId) -> bool {
+        match self.attempts.by_object.lock().get(&object) {
+            Some(Attempt::UnderWay) => true,
+            Some(Attempt::Later(at, _)) => *at > Instant::now(),
+            None => false,
+        }
+    }
+
     /// Makes a change on the calling thread, of an object that no program has.
     ///
     /// # Errors
@@ -184,18 +209,20 @@ impl Apart {
     ) -> Result<(), TierError> {
         let pause = self.attempts.begin(object, patience)?;
         let (sender, receiver) = sync_channel(1);
-        let (tier, attempts) = (Arc::clone(tier), Arc::clone(&self.attempts));
+        let tier = Arc::clone(tier);
+        // Dropped with the job where no thread takes it.
+        let mut ends = EndsAttempt { attempts: Arc::clone(&self.attempts), object, later: None };
         let begun = self.asker.begin(Box::new(move || {
             let outcome = change(tier.as_ref());
             // The thread waits for the next one, and keeps no tier meanwhile.
             drop(tier);
-            attempts.end(object, matches!(outcome, Err(TierError::WouldBlock)).then_some(pause));
+            ends.later = matches!(outcome, Err(TierError::WouldBlock)).then_some(pause);
+            drop(ends);
             // The caller may have gone on.
             let _ = sender.send(outcome);
         }));
         if let Err(error) = begun {
             log::debug!("no thread to change an object: {error}");
-            self.attempts.end(object, None);
             return Err(TierError::WouldBlock);
         }
         receiver.recv_timeout(patience).unwrap_or(Err(TierError::WouldBlock))
@@ -271,11 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_object_is_emptied_at_once_and_keeps_its_name_until_no_program_has_it() {
+    fn a_removed_object_keeps_its_name_until_no_program_has_it() {
         let tested = tested(1);
         let removal = record(0, DisownedKind::Object);
         assert_eq!(tested.free(removal, LONG), Err(TierError::WouldBlock));
-        assert_eq!(tested.stat(0), Ok(0));
+        assert_eq!(tested.stat(0), Ok(LENGTH), "it was not opened for a program");
         assert_eq!(tested.free(removal, LONG), Err(TierError::WouldBlock), "not before a second is over");
         tested.faulty.give_objects_to_programs(false);
         assert_eq!(tested.free_here(removal), Ok(()));

@@ -195,14 +195,18 @@ impl DisownedQueue {
         };
         let mut pending = self.pending.lock();
         let within = (tier, first, 0)..=(tier, last, u64::MAX);
-        let keys: Vec<_> = match (scope, pending.rounds_end.remove(&tier)) {
-            (Scope::Tier, Some((object, start))) => {
+        let last_round_end = match scope {
+            Scope::Tier => pending.rounds_end.remove(&tier),
+            Scope::Object(_) => None,
+        };
+        let keys: Vec<_> = match last_round_end {
+            Some((object, start)) => {
                 let behind = (Bound::Excluded((tier, object, start)), Bound::Included((tier, last, u64::MAX)));
                 let before = (tier, first, 0)..=(tier, object, start);
                 let both = pending.frees.range(behind).chain(pending.frees.range(before));
                 both.map(|(key, _)| *key).take(ROUND_MAX).collect()
             }
-            _ => pending.frees.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect(),
+            None => pending.frees.range(within).map(|(key, _)| *key).take(ROUND_MAX).collect(),
         };
         if let (Scope::Tier, ROUND_MAX, Some((_, object, start))) = (scope, keys.len(), keys.last()) {
             pending.rounds_end.insert(tier, (*object, *start));
@@ -285,6 +289,8 @@ mod tests {
         queue.add_all((0..objects).map(|object| range(object, 0, 1)));
         let mut seen = BTreeSet::new();
         for _ in 0..2 {
+            // One that is wanted in between changes nothing.
+            queue.take(TIER, Scope::Object(ObjectId(7))).into_iter().for_each(|free| queue.put_back(free));
             let _round = queue.begin_round(TIER, || false).expect("no other one");
             for free in queue.take(TIER, Scope::Tier) {
                 seen.insert(free.record.object);

@@ -200,6 +200,9 @@ impl TierHandle {
         if cfg!(shuttle) || !self.may_have_given_objects_out(&tier) {
             return change(tier.as_ref(), Users::None);
         }
+        if patience.is_zero() && self.apart.is_waiting(object.id) {
+            return Err(TierError::WouldBlock);
+        }
         if !tier.may_be_open_elsewhere(object)? {
             return self.apart.change_here(tier.as_ref(), object.id, |tier| change(tier, Users::None));
         }
@@ -234,9 +237,10 @@ impl TierHandle {
         self.watched().is_some_and(WatchedTier::is_silent)
     }
 
-    /// Threads whose call takes too long, be it that the tier does not answer, or that a program holds an object.
+    /// Threads whose call takes too long, for which the reason may be that a program holds an object. None where programs have none.
     pub fn held_up_threads(&self) -> Vec<usize> {
-        self.watched().map_or_else(Vec::new, WatchedTier::held_up_threads)
+        let tier = self.watched().filter(|tier| self.may_have_given_objects_out(tier));
+        tier.map_or_else(Vec::new, WatchedTier::held_up_threads)
     }
 
     /// Whether a change of an object is under way.

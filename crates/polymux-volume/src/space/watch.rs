@@ -479,6 +479,10 @@ impl Tier for WatchedTier {
         self.call(CallClass::Read, |tier| tier.may_be_open_elsewhere(object))
     }
 
+    fn empty_for_removal(&self, object: ObjectRef) -> Result<()> {
+        self.call(CallClass::Change, |tier| tier.empty_for_removal(object))
+    }
+
     fn open_for_program(&self, object: ObjectRef, purpose: LoanPurpose) -> Result<std::os::fd::OwnedFd> {
         self.has_given_objects_out.store(true, Ordering::Release);
         self.call(CallClass::Read, |tier| tier.open_for_program(object, purpose))

@@ -4,13 +4,15 @@
 //! could bring back the old owner with its bytes gone; the tier must be synced before the record goes, or a crash could
 //! leave unreferenced bytes.
 
+use std::time::Duration;
+
 use polymux_records::counters::Counters;
 use polymux_records::error::{Error, Result};
 use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_types::{ObjectId, TierId};
 
 use super::Volume;
-use crate::space::{PATIENCE, PendingFree, Scope, TierHandle, TierRound};
+use crate::space::{PATIENCE, PATIENCE_FOR_ONE, PendingFree, Scope, TierHandle, TierRound};
 use crate::transaction::Transaction;
 
 /// Outcome of carrying out some records.
@@ -92,6 +94,10 @@ impl Volume {
         if self.is_read_only() {
             return Ok(Round::default());
         }
+        let patience = match scope {
+            Scope::Tier => PATIENCE,
+            Scope::Object(_) => PATIENCE_FOR_ONE,
+        };
         let frees = self.disowned.take(handle.id, scope);
         let Some(last) = frees.iter().map(|free| free.sequence).max() else { return Ok(Round::default()) };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
@@ -101,7 +107,7 @@ impl Volume {
         } else {
             self.flush_through_copy(last)
         };
-        let result = durable.and_then(|()| self.carry_out(handle, &frees));
+        let result = durable.and_then(|()| self.carry_out(handle, &frees, patience));
         if result.is_err() {
             self.put_back(&frees);
         }
@@ -116,8 +122,8 @@ impl Volume {
     }
 
     /// Touches the tier, syncs it, and removes the records. Records that the tier refuses go back into the queue.
-    fn carry_out(&self, handle: &TierHandle, frees: &[PendingFree]) -> Result<Round> {
-        let (mut done, mut refused, mut patience) = (Vec::new(), None, PATIENCE);
+    fn carry_out(&self, handle: &TierHandle, frees: &[PendingFree], mut patience: Duration) -> Result<Round> {
+        let (mut done, mut refused) = (Vec::new(), None);
         for free in frees {
             let record = &free.record;
             match handle.free_bytes(record, &mut patience) {
