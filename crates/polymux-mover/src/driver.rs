@@ -88,9 +88,15 @@ impl Mover {
 
     /// Whether a program may have an object of the file (docs/design/0050).
     fn may_be_held(&self, job: &Job) -> bool {
+        if self.data.is_passed_through(job.ino) {
+            return true;
+        }
+        // Without leases no inode is loaded for this.
+        if !self.data.may_have_given_objects_out() {
+            return false;
+        }
         let Ok(inode) = self.volume.inode(job.ino) else { return false };
-        let asked = inode.file().map(|file| Ok(file.is_passed_through() || self.data.may_be_written_unheard(file)?));
-        asked.is_some_and(|held: Result<bool>| held.unwrap_or(true))
+        inode.file().is_some_and(|file| self.data.may_be_written_unheard(file).unwrap_or(true))
     }
 
     /// The present target of a job, or the event that it waits for.
@@ -321,10 +327,10 @@ impl Mover {
                 handle.look(self.volume.clock.elapsed(), u64::from(self.volume.options.hang_after_ms));
             }
             let silent = self.volume.tiers.all().iter().any(|tier| tier.is_silent());
-            let held_up: Vec<usize> = self.volume.tiers.all().iter().flat_map(|tier| tier.held_up_threads()).collect();
+            let held_up = self.volume.tiers.all().iter().any(|tier| !tier.held_up_threads().is_empty());
             let waited = self.volume.clock.elapsed().saturating_sub(began);
             // One mover may wait behind another one, or behind a request.
-            if silent && waited > STOP_PATIENCE || !held_up.is_empty() && waited > HELD_STOP_PATIENCE {
+            if silent && waited > STOP_PATIENCE || held_up && waited > HELD_STOP_PATIENCE {
                 // A move that hangs changes nothing any more: its commit would find the volume stopped.
                 return;
             }

@@ -21,7 +21,6 @@ mod tier_speed;
 mod watch;
 mod write_behind;
 
-pub(crate) use apart::{PATIENCE, PATIENCE_FOR_ONE};
 pub(crate) use disowned::{DisownedQueue, TierRound};
 pub use disowned::{PendingFree, Scope};
 pub use free_space::LAST_ROOM_BYTES;

@@ -317,16 +317,10 @@ impl Mounted {
             );
         }
         if let Err(error) = drained {
-            let silent = self.file_system.tiers_not_answering();
-            let reason = match (silent.is_empty(), self.file_system.held_up_threads().is_empty()) {
-                (false, _) => reason_of_silence(&silent),
-                (true, false) => REASON_OF_HOLDING.to_owned(),
-                (true, true) => error.to_string(),
-            };
-            self.lock.note_unclean(&reason);
-            if !silent.is_empty() {
-                self.lock.release();
-            }
+            let is_held = !self.file_system.held_up_threads().is_empty();
+            let otherwise = if is_held { REASON_OF_HOLDING.to_owned() } else { error.to_string() };
+            let reason = reason_of_unclean_end(&self.file_system, otherwise);
+            note_unclean_end(&self.lock, &self.file_system, &reason);
             bail!("volume `{}` did not end cleanly: {reason}", self.name);
         }
         ended
@@ -370,15 +364,10 @@ impl Mounted {
     /// Ends the process although a thread of it is stuck in a tier. Synced data is durable, as after a crash. The lock of
     /// the volume is let go by hand, because the process is not quite gone before the tier lets that thread go.
     fn leave_behind(self) -> ! {
-        let silent = self.file_system.tiers_not_answering();
-        let reason = if silent.is_empty() { REASON_OF_HOLDING.to_owned() } else { reason_of_silence(&silent) };
+        let reason = reason_of_unclean_end(&self.file_system, REASON_OF_HOLDING.to_owned());
         log::error!("volume `{}` did not end cleanly: {reason}", self.name);
         drop(self.control);
-        self.lock.note_unclean(&reason);
-        // A change of a held object that is still to come must not meet another daemon.
-        if !silent.is_empty() {
-            self.lock.release();
-        }
+        note_unclean_end(&self.lock, &self.file_system, &reason);
         std::process::exit(1)
     }
 
@@ -418,11 +407,25 @@ impl Mounted {
     }
 }
 
-fn reason_of_silence(tiers: &[String]) -> String {
+/// Why a volume did not end cleanly: tiers that do not answer, or `otherwise`.
+fn reason_of_unclean_end(file_system: &FileSystem, otherwise: String) -> String {
+    let silent = file_system.tiers_not_answering();
+    if silent.is_empty() {
+        return otherwise;
+    }
     format!(
         "tier {} does not answer; what was not synced there is lost, and the next mount recovers the rest",
-        tiers.iter().map(|tier| format!("`{tier}`")).collect::<Vec<_>>().join(", ")
+        silent.iter().map(|tier| format!("`{tier}`")).collect::<Vec<_>>().join(", ")
     )
+}
+
+/// Leaves the reason in the lock, and lets go of that where tiers do not answer. A change of an object that a program holds must not meet another daemon
+/// when it is made at last.
+fn note_unclean_end(lock: &VolumeLock, file_system: &FileSystem, reason: &str) {
+    lock.note_unclean(reason);
+    if !file_system.tiers_not_answering().is_empty() {
+        lock.release();
+    }
 }
 
 /// Ends a file system that is not served.

@@ -11,10 +11,8 @@ use std::time::Duration;
 use mounted::environment::collects_writes;
 use mounted::native::text;
 use mounted::passed_through::OneTier;
-use mounted::tool::tool;
+use mounted::tool::fsx;
 use mounted::{Plan, TestVolume, is_heavy, one_at_a_time, run_within};
-
-const VERSION: &str = "0.3.2";
 
 /// A file of up to 4 MiB with every operation that fsx knows.
 const CONFIG: &str = "
@@ -134,7 +132,7 @@ fn exercise(volume: &TestVolume, operations: u64, seed: u64, companion: Companio
 fn run_fsx(volume: &TestVolume, operations: u64, seed: u64) {
     let config = volume.outside().join("fsx.toml");
     fs::write(&config, CONFIG).unwrap();
-    let mut command = Command::new(tool("fsx", VERSION));
+    let mut command = Command::new(fsx());
     command.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(&config);
     command.arg("-P").arg(volume.outside()).arg(volume.path().join(format!("fsx-{seed}")));
     let finished = run_within(&mut command, Duration::from_secs(900));

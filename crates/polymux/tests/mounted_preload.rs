@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mounted::native::text;
-use mounted::tool::tool;
+use mounted::tool::fsx;
 use mounted::{is_heavy, run_within};
 use scripts::{PYTHON, PYTHON_PRELUDE, SHELL};
 use stage::{Stage, has_direct_reads, has_direct_writes, in_path};
@@ -25,7 +25,6 @@ use stage::{Stage, has_direct_reads, has_direct_writes, in_path};
 const CASES: [&str; 6] =
     ["cases.c", "cases_descriptors.c", "cases_processes.c", "cases_contents.c", "cases_threads.c", "cases_writes.c"];
 const DEADLINE: Duration = Duration::from_secs(60);
-const FSX_VERSION: &str = "0.3.2";
 
 fn has_direct_calls(list: &str, report: &str) -> bool {
     if list == "writes" { has_direct_writes(report) } else { has_direct_reads(report) }
@@ -205,7 +204,7 @@ copy_file_range = 1
 #[test]
 fn fsx_finds_no_difference_under_the_library() {
     let Some(stage) = Stage::start_for_changes() else { return };
-    let fsx = tool("fsx", FSX_VERSION);
+    let fsx = fsx();
     // Within the time that a program of the stage has.
     let operations = if is_heavy() { "60000" } else { "10000" };
     for (name, config) in [("without", WITHOUT_PAGES), ("with", WITH_PAGES)] {

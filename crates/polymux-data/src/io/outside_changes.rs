@@ -82,7 +82,7 @@ impl DataPath {
     }
 
     /// Whether a program may have got an object to be written, in this mount or an earlier one.
-    pub(super) fn may_have_given_objects_out(&self) -> bool {
+    pub fn may_have_given_objects_out(&self) -> bool {
         self.kernel.lease_port.get().is_some()
             || self.kernel.gave_objects_out.load(Ordering::Acquire)
             || self.kernel.may_have_given_objects_out.load(Ordering::Acquire)

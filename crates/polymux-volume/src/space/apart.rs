@@ -6,7 +6,7 @@
 //! Invariants:
 //! * One change of an object is under way at a time, whether apart or not. While one is, others of the object are refused: the record of a free that
 //!   comes late is still pending, so that its bytes are not in use again.
-//! * At most [`UNDER_WAY_MAX`] changes of a tier are under way apart; further ones are refused until one of them ends.
+//! * While [`UNDER_WAY_MAX`] changes of a tier are under way, none begins apart.
 //! * The name of an object goes only when no program has it open: the file system below locks the directory together with the object. One
 //!   that was opened for a program is emptied before.
 //! * An outcome that came too late counts for nothing: the same change is made again, which is soon done.
@@ -29,11 +29,6 @@ use super::watch::WatchedTier;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
-/// How long a round waits for all of its changes together: other rounds of the tier wait meanwhile.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
-/// How long a round for one object waits, whose user waits in any case.
-pub(crate) const PATIENCE_FOR_ONE: Duration = Duration::from_millis(200);
-
 /// Changes of one tier, and so threads, that may be under way apart.
 const UNDER_WAY_MAX: usize = 64;
 
@@ -50,21 +45,30 @@ type Change = Box<dyn FnOnce(&dyn Tier) -> Result<(), TierError> + Send>;
 #[derive(Default)]
 struct Attempts {
     by_object: Mutex<BTreeMap<ObjectId, Attempt>>,
-    /// Threads that make changes.
-    threads: AtomicUsize,
+    /// Those that are under way.
+    count: AtomicUsize,
     /// One has ended.
     ended: Condvar,
 }
 
+/// An attempt under way. It ends when this is dropped, after a panic too.
+struct Running {
+    attempts: Arc<Attempts>,
+    object: ObjectId,
+    /// Pause before another one, where that is to come.
+    later: Option<Duration>,
+}
+
 impl Attempts {
-    /// Begins one; returns the pause after it. [`TierError::WouldBlock`] where one is still under way after so long, too many are, or it is too early.
-    fn begin(&self, object: ObjectId, patience: Duration) -> Result<Duration, TierError> {
+    /// Begins one, and returns it with the pause after it. [`TierError::WouldBlock`] where one is still under way after so long, too many are, or it
+    /// is too early.
+    fn begin(self: &Arc<Self>, object: ObjectId, patience: Duration) -> Result<(Running, Duration), TierError> {
         let began = Instant::now();
         let mut by_object = self.by_object.lock();
         let pause = loop {
             match by_object.get(&object) {
                 Some(Attempt::Later(at, _)) if *at > began => return Err(TierError::WouldBlock),
-                None | Some(Attempt::Later(..)) if self.threads.load(Ordering::Acquire) >= UNDER_WAY_MAX => {
+                None | Some(Attempt::Later(..)) if self.count.load(Ordering::Acquire) >= UNDER_WAY_MAX => {
                     return Err(TierError::WouldBlock);
                 }
                 None => break PAUSE_MIN,
@@ -75,44 +79,35 @@ impl Attempts {
                 }
             }
         };
-        by_object.insert(object, Attempt::UnderWay);
-        self.threads.fetch_add(1, Ordering::AcqRel);
-        Ok(pause)
+        Ok((self.run(&mut by_object, object), pause))
     }
 
-    /// Begins one that does not wait for programs, and so holds up no thread.
-    fn begin_last(&self, object: ObjectId) -> Result<(), TierError> {
+    /// Begins one that does not wait for programs, and so holds up no thread. [`TierError::WouldBlock`] where one is under way.
+    fn begin_here(self: &Arc<Self>, object: ObjectId) -> Result<Running, TierError> {
         let mut by_object = self.by_object.lock();
-        if matches!(by_object.get(&object), Some(Attempt::UnderWay)) {
-            return Err(TierError::WouldBlock);
+        match by_object.get(&object) {
+            Some(Attempt::UnderWay) => Err(TierError::WouldBlock),
+            _ => Ok(self.run(&mut by_object, object)),
         }
+    }
+
+    fn run(self: &Arc<Self>, by_object: &mut BTreeMap<ObjectId, Attempt>, object: ObjectId) -> Running {
         by_object.insert(object, Attempt::UnderWay);
-        Ok(())
-    }
-
-    fn end(&self, object: ObjectId, later: Option<Duration>) {
-        let mut by_object = self.by_object.lock();
-        match later {
-            Some(pause) => by_object.insert(object, Attempt::Later(Instant::now() + pause, pause)),
-            None => by_object.remove(&object),
-        };
-        drop(by_object);
-        self.ended.notify_all();
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Running { attempts: Arc::clone(self), object, later: None }
     }
 }
 
-/// Ends an attempt on its own thread, also by a panic.
-struct EndsAttempt {
-    attempts: Arc<Attempts>,
-    object: ObjectId,
-    /// Pause before another one, where that is to come.
-    later: Option<Duration>,
-}
-
-impl Drop for EndsAttempt {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.attempts.threads.fetch_sub(1, Ordering::AcqRel);
-        self.attempts.end(self.object, self.later);
+        let mut by_object = self.attempts.by_object.lock();
+        match self.later {
+            Some(pause) => by_object.insert(self.object, Attempt::Later(Instant::now() + pause, pause)),
+            None => by_object.remove(&self.object),
+        };
+        self.attempts.count.fetch_sub(1, Ordering::AcqRel);
+        drop(by_object);
+        self.attempts.ended.notify_all();
     }
 }
 
@@ -177,10 +172,8 @@ impl Apart {
         object: ObjectId,
         change: impl FnOnce(&dyn Tier) -> Result<(), TierError>,
     ) -> Result<(), TierError> {
-        self.attempts.begin_last(object)?;
-        let outcome = change(tier);
-        self.attempts.end(object, None);
-        outcome
+        let _running = self.attempts.begin_here(object)?;
+        change(tier)
     }
 
     /// Makes a change of an object, and takes the time that it waited from that which is left.
@@ -207,17 +200,15 @@ impl Apart {
         patience: Duration,
         change: Change,
     ) -> Result<(), TierError> {
-        let pause = self.attempts.begin(object, patience)?;
+        let (mut running, pause) = self.attempts.begin(object, patience)?;
         let (sender, receiver) = sync_channel(1);
         let tier = Arc::clone(tier);
-        // Dropped with the job where no thread takes it.
-        let mut ends = EndsAttempt { attempts: Arc::clone(&self.attempts), object, later: None };
         let begun = self.asker.begin(Box::new(move || {
             let outcome = change(tier.as_ref());
             // The thread waits for the next one, and keeps no tier meanwhile.
             drop(tier);
-            ends.later = matches!(outcome, Err(TierError::WouldBlock)).then_some(pause);
-            drop(ends);
+            running.later = matches!(outcome, Err(TierError::WouldBlock)).then_some(pause);
+            drop(running);
             // The caller may have gone on.
             let _ = sender.send(outcome);
         }));

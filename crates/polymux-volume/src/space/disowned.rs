@@ -240,6 +240,17 @@ pub enum Scope {
     Object(ObjectId),
 }
 
+impl Scope {
+    /// How long a round waits for programs that may have its objects open, for all of them together. Other rounds of the tier wait meanwhile; the user
+    /// of the one object waits in any case.
+    pub(crate) fn patience(self) -> Duration {
+        match self {
+            Self::Tier => Duration::from_millis(20),
+            Self::Object(_) => Duration::from_millis(200),
+        }
+    }
+}
+
 /// A round of a tier. Ends when dropped, after a panic too: threads waiting for its records would otherwise wait forever.
 pub(crate) struct TierRound<'a> {
     queue: &'a DisownedQueue,

@@ -26,13 +26,11 @@ enum Outcome {
     ShowedNothing,
 }
 
-/// Times are in milliseconds on the clock of the looks.
 #[derive(Default)]
 struct State {
-    /// When the attempt began that is under way.
-    under_way_since: Option<u64>,
-    /// When the last one began.
-    last_began: Option<u64>,
+    /// When the latest attempt began, in milliseconds on the clock of the looks.
+    began_ms: Option<u64>,
+    is_under_way: bool,
     outcome: Outcome,
 }
 
@@ -47,8 +45,8 @@ impl Prober {
     /// Begins an attempt, unless one is under way or began less than `interval_ms` ago.
     pub(super) fn begin(&self, tier: &Arc<dyn Tier>, now_ms: u64, interval_ms: u64) {
         let mut state = self.state.lock();
-        let is_early = state.last_began.is_some_and(|began| now_ms.saturating_sub(began) < interval_ms);
-        if state.under_way_since.is_some() || is_early {
+        let is_early = state.began_ms.is_some_and(|began| now_ms.saturating_sub(began) < interval_ms);
+        if state.is_under_way || is_early {
             return;
         }
         let (tier, shared) = (Arc::clone(tier), Arc::clone(&self.state));
@@ -64,15 +62,12 @@ impl Prober {
             // The thread waits for the next attempt, and keeps no tier meanwhile.
             drop(tier);
             let mut state = shared.lock();
-            (state.under_way_since, state.outcome) = (None, outcome);
+            (state.is_under_way, state.outcome) = (false, outcome);
         }));
-        state.last_began = Some(now_ms);
-        match begun {
-            Ok(()) => state.under_way_since = Some(now_ms),
-            Err(error) => {
-                log::debug!("no thread to try a tier: {error}");
-                state.outcome = Outcome::ShowedNothing;
-            }
+        (state.began_ms, state.is_under_way) = (Some(now_ms), begun.is_ok());
+        if let Err(error) = begun {
+            log::debug!("no thread to try a tier: {error}");
+            state.outcome = Outcome::ShowedNothing;
         }
     }
 
@@ -89,13 +84,13 @@ impl Prober {
     /// Whether the silence of calls may be taken for that of the tier: an attempt hangs for at least `patience_ms`, or the last one showed nothing.
     pub(super) fn confirms_silence(&self, now_ms: u64, patience_ms: u64) -> bool {
         let state = self.state.lock();
-        let hangs = state.under_way_since.is_some_and(|began| now_ms.saturating_sub(began) >= patience_ms);
-        hangs || state.outcome == Outcome::ShowedNothing
+        let is_old = state.began_ms.is_some_and(|began| now_ms.saturating_sub(began) >= patience_ms);
+        state.is_under_way && is_old || state.outcome == Outcome::ShowedNothing
     }
 
     /// Whether an attempt has not returned.
     #[cfg(test)]
     pub(super) fn is_under_way(&self) -> bool {
-        self.state.lock().under_way_since.is_some()
+        self.state.lock().is_under_way
     }
 }

@@ -12,7 +12,7 @@ use polymux_records::planted_faults::{PlantedFault, is_planted};
 use polymux_types::{ObjectId, TierId};
 
 use super::Volume;
-use crate::space::{PATIENCE, PATIENCE_FOR_ONE, PendingFree, Scope, TierHandle, TierRound};
+use crate::space::{PendingFree, Scope, TierHandle, TierRound};
 use crate::transaction::Transaction;
 
 /// Outcome of carrying out some records.
@@ -94,10 +94,6 @@ impl Volume {
         if self.is_read_only() {
             return Ok(Round::default());
         }
-        let patience = match scope {
-            Scope::Tier => PATIENCE,
-            Scope::Object(_) => PATIENCE_FOR_ONE,
-        };
         let frees = self.disowned.take(handle.id, scope);
         let Some(last) = frees.iter().map(|free| free.sequence).max() else { return Ok(Round::default()) };
         let durable = if is_planted(PlantedFault::PunchBeforeCommit) {
@@ -107,7 +103,7 @@ impl Volume {
         } else {
             self.flush_through_copy(last)
         };
-        let result = durable.and_then(|()| self.carry_out(handle, &frees, patience));
+        let result = durable.and_then(|()| self.carry_out(handle, &frees, scope.patience()));
         if result.is_err() {
             self.put_back(&frees);
         }

@@ -22,6 +22,11 @@ pub fn tool(name: &str, version: &str) -> PathBuf {
     program
 }
 
+/// fsx, which compares a file with its bytes in memory.
+pub fn fsx() -> PathBuf {
+    tool("fsx", "0.3.2")
+}
+
 fn is_version(program: &Path, version: &str) -> bool {
     let asked = Command::new(program).arg("--version").output();
     asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(version))
